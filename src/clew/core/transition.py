@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from clew.model.events import ExecutionRef, Event, UpdateOutcome
+from clew.model.events import Event, ExecutionRef, UpdateOutcome
 from clew.model.policies import WorkflowExecutionStatus
 
 

@@ -120,9 +120,7 @@ Memo: TypeAlias = dict[str, StoredPayload]
 SearchAttributes: TypeAlias = dict[str, StoredPayload]
 
 
-class BaseEvent(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=True, gc=False
-):
+class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=True, gc=False):
     """What every event has: its dense id (from 1) and the store's time at which it happened."""
 
     event_id: int

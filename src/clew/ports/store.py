@@ -272,7 +272,9 @@ class Store(Protocol):
 
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> Awaitable[int]: ...
 
-    def read_outbox(self, shards: Sequence[int] | None, after_message_id: int, limit: int) -> Awaitable[list[OutboxRow]]:
+    def read_outbox(
+        self, shards: Sequence[int] | None, after_message_id: int, limit: int
+    ) -> Awaitable[list[OutboxRow]]:
         """Undelivered messages, oldest first."""
         ...
 
@@ -282,7 +284,9 @@ class Store(Protocol):
         """Runs by descending run key (so newest start first), without pending items; `state` is left empty."""
         ...
 
-    def count_runs(self, namespace: str, where: VisibilityFilter | None) -> Awaitable[dict[WorkflowExecutionStatus, int]]: ...
+    def count_runs(
+        self, namespace: str, where: VisibilityFilter | None
+    ) -> Awaitable[dict[WorkflowExecutionStatus, int]]: ...
 
     def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> Awaitable[int]:
         """Remove up to `limit` closed runs with their history; answers how many."""
