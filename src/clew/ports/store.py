@@ -270,6 +270,10 @@ class Store(Protocol):
         """Make claimed tasks claimable again."""
         ...
 
+    def delete_tasks(self, task_ids: Sequence[int]) -> Awaitable[None]:
+        """Remove task rows that turned out to be stale; one that is not there is no error."""
+        ...
+
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> Awaitable[int]: ...
 
     def read_outbox(
