@@ -1,0 +1,93 @@
+# Everything a person does here, one line each; CI calls the same targets. Nothing is installed outside .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+$(PY):
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Clew needs Python 3.11 or later; set PYTHON=/path/to/python3.11"'
+	$(PYTHON) -m venv $(VENV)
+
+# Two stamps, so that the demo needs no development tools.
+$(VENV)/.stamp-base: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/.stamp-base $@
+
+.PHONY: venv
+venv: $(VENV)/.stamp-dev ## Make .venv with everything for development
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.stamp-base ## Run 300 insurance claims while the worker is killed again and again
+	$(PY) -m examples.claims.demo $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
+	$(PY) -m benchmarks.run $(ARGS)
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: $(VENV)/.stamp-dev ## Run the whole test suite
+	$(PY) -m pytest $(ARGS)
+
+.PHONY: test-unit
+test-unit: $(VENV)/.stamp-dev ## Run the tests that take seconds
+	$(PY) -m pytest tests/unit tests/scenarios tests/repo -m 'not slow' $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.stamp-dev ## Check style and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYTHONPATH=src $(BIN)/lint-imports
+
+.PHONY: types
+types: $(VENV)/.stamp-dev ## Check types with mypy and pyright
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(PY)
+
+.PHONY: check
+check: lint types test ## Everything a change has to pass
+
+.PHONY: wheel
+wheel: $(VENV)/.stamp-dev ## Build the wheel and run a workflow on it in a clean environment without extras
+	scripts/check_wheel.sh $(PY)
+
+# --- write ------------------------------------------------------------------------------------------------------------
+
+.PHONY: format
+format: $(VENV)/.stamp-dev ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: $(VENV)/.stamp-dev ## Write the generated pages again
+	$(PY) -m scripts.generate_docs
+
+.PHONY: glossary
+glossary: docs ## Write docs/glossary.md again (with the other generated pages)
+
+.PHONY: tour
+tour: $(VENV)/.stamp-base ## Print every request, event and command of a small run
+	$(PY) -m examples.tour $(ARGS)
+
+.PHONY: clean
+clean: ## Remove what was built and cached, and .venv
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
