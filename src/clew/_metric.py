@@ -1,0 +1,208 @@
+"""Metrics that activity and workflow code may record; users meet these as ``clew.common``.
+
+Owns: the abstract meter with its instruments, and the meter that records nothing.
+Never: an exporter (``telemetry`` has those).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TypeAlias
+
+MetricAttributes: TypeAlias = Mapping[str, str | int | float | bool]
+"""Names and values that split a metric into series."""
+
+
+class MetricCounter(ABC):
+    """Counts up."""
+
+    @abstractmethod
+    def add(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        """Add `value`, which is not negative."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricCounter:
+        """Give the same counter with more attributes."""
+
+
+class MetricHistogram(ABC):
+    """Collects the distribution of whole numbers."""
+
+    @abstractmethod
+    def record(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        """Record one observation, which is not negative."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogram:
+        """Give the same histogram with more attributes."""
+
+
+class MetricHistogramFloat(ABC):
+    """Collects the distribution of numbers."""
+
+    @abstractmethod
+    def record(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
+        """Record one observation, which is not negative."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramFloat:
+        """Give the same histogram with more attributes."""
+
+
+class MetricHistogramTimedelta(ABC):
+    """Collects the distribution of durations."""
+
+    @abstractmethod
+    def record(self, value: timedelta, additional_attributes: MetricAttributes | None = None) -> None:
+        """Record one duration, which is not negative."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramTimedelta:
+        """Give the same histogram with more attributes."""
+
+
+class MetricGauge(ABC):
+    """Shows the latest of whole numbers."""
+
+    @abstractmethod
+    def set(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        """Show `value` from now on."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGauge:
+        """Give the same gauge with more attributes."""
+
+
+class MetricGaugeFloat(ABC):
+    """Shows the latest of numbers."""
+
+    @abstractmethod
+    def set(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
+        """Show `value` from now on."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGaugeFloat:
+        """Give the same gauge with more attributes."""
+
+
+class MetricMeter(ABC):
+    """Makes instruments. Each takes its name, an optional description and an optional unit."""
+
+    noop: MetricMeter
+    """Records nothing."""
+
+    @abstractmethod
+    def create_counter(self, name: str, description: str | None = None, unit: str | None = None) -> MetricCounter:
+        """Make a counter."""
+
+    @abstractmethod
+    def create_histogram(self, name: str, description: str | None = None, unit: str | None = None) -> MetricHistogram:
+        """Make a histogram of whole numbers."""
+
+    @abstractmethod
+    def create_histogram_float(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricHistogramFloat:
+        """Make a histogram of numbers."""
+
+    @abstractmethod
+    def create_histogram_timedelta(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricHistogramTimedelta:
+        """Make a histogram of durations."""
+
+    @abstractmethod
+    def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
+        """Make a gauge of whole numbers."""
+
+    @abstractmethod
+    def create_gauge_float(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricGaugeFloat:
+        """Make a gauge of numbers."""
+
+    @abstractmethod
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricMeter:
+        """Give a meter whose instruments have more attributes."""
+
+
+class _NoopCounter(MetricCounter):
+    def add(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricCounter:
+        return self
+
+
+class _NoopHistogram(MetricHistogram):
+    def record(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogram:
+        return self
+
+
+class _NoopHistogramFloat(MetricHistogramFloat):
+    def record(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramFloat:
+        return self
+
+
+class _NoopHistogramTimedelta(MetricHistogramTimedelta):
+    def record(self, value: timedelta, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramTimedelta:
+        return self
+
+
+class _NoopGauge(MetricGauge):
+    def set(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGauge:
+        return self
+
+
+class _NoopGaugeFloat(MetricGaugeFloat):
+    def set(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
+        pass
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGaugeFloat:
+        return self
+
+
+class _NoopMeter(MetricMeter):
+    def create_counter(self, name: str, description: str | None = None, unit: str | None = None) -> MetricCounter:
+        return _NoopCounter()
+
+    def create_histogram(self, name: str, description: str | None = None, unit: str | None = None) -> MetricHistogram:
+        return _NoopHistogram()
+
+    def create_histogram_float(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricHistogramFloat:
+        return _NoopHistogramFloat()
+
+    def create_histogram_timedelta(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricHistogramTimedelta:
+        return _NoopHistogramTimedelta()
+
+    def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
+        return _NoopGauge()
+
+    def create_gauge_float(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricGaugeFloat:
+        return _NoopGaugeFloat()
+
+    def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricMeter:
+        return self
+
+
+MetricMeter.noop = _NoopMeter()
