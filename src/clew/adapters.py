@@ -1,0 +1,143 @@
+"""Time and chance of the real world, behind the ports.
+
+Owns: `SystemClock` and `SystemEntropy`, the only places of the engine that read the operating system's clock and random
+source. Never: policy.
+
+How it works: the wall clock is the authority (design §6), but it may be set back. `SystemClock.now` never goes back:
+after such a step it runs at half speed until the wall clock has caught up: timers go on firing, late rather than
+early and never in a standstill. A wait is slept in pieces: a clock that was set forward, or a machine that slept,
+is noticed within `SLEEP_SECONDS_MAX`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final, final
+
+SLEEP_SECONDS_MAX: Final = 1.0
+"""One wake-up a second costs nothing measurable and bounds how late a jump of the wall clock is noticed."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_COUNTER_BITS: Final = 74
+"""The bits of a UUIDv7 below the milliseconds, without version and variant (RFC 9562 §5.7)."""
+
+
+def to_ns(instant: datetime) -> int:
+    """Nanoseconds since the epoch, exact to the microsecond that a datetime holds."""
+    return (instant - _EPOCH) // _MICROSECOND * 1_000
+
+
+def new_request_id() -> str:
+    """A fresh id by which a repeated request is recognised."""
+    return str(uuid.uuid4())
+
+
+@final
+class SystemClock:
+    """The wall clock as seen by one event loop; never goes back."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, wall: Callable[[], datetime] | None = None) -> None:
+        self._loop = loop
+        self._wall = wall if wall is not None else _wall_now
+        self._last = self._wall()
+        self._catching_up_since: float | None = None
+
+    def now(self) -> datetime:
+        """The present instant, aware UTC."""
+        wall = self._wall()
+        if wall >= self._last:
+            self._last = wall
+            self._catching_up_since = None
+            return wall
+        return self._now_ahead_of_wall()
+
+    def _now_ahead_of_wall(self) -> datetime:
+        monotonic = time.monotonic()
+        if self._catching_up_since is not None:
+            self._last += timedelta(seconds=(monotonic - self._catching_up_since) / 2)
+        self._catching_up_since = monotonic
+        return self._last
+
+    def call_at(self, when: datetime, callback: Callable[[], None]) -> Alarm:
+        """Call back on the loop at or after `when`, never before."""
+        return Alarm(self, self._loop, when, callback)
+
+
+@final
+class Alarm:
+    """One armed wake-up; taken back by `cancel`."""
+
+    __slots__ = ("_callback", "_clock", "_handle", "_loop", "_when")
+
+    def __init__(
+        self, clock: SystemClock, loop: asyncio.AbstractEventLoop, when: datetime, callback: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._when = when
+        self._callback: Callable[[], None] | None = callback
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm()
+
+    def cancel(self) -> None:
+        """Take it back; no effect when it has gone off."""
+        self._callback = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        seconds = (self._when - self._clock.now()).total_seconds()
+        self._handle = self._loop.call_later(min(max(seconds, 0.0), SLEEP_SECONDS_MAX), self._wake)
+
+    def _wake(self) -> None:
+        if self._callback is None:
+            return
+        if self._clock.now() < self._when:
+            self._arm()
+            return
+        callback, self._callback, self._handle = self._callback, None, None
+        callback()
+
+
+@final
+class SystemEntropy:
+    """Identifiers and secrets from the operating system's random source."""
+
+    def __init__(self) -> None:
+        self._last_ms = 0
+        self._counter = 0
+
+    def uuid7(self) -> str:
+        """A UUIDv7 in text form; within this process each is greater than the one before, whatever the clock does."""
+        ms = time.time_ns() // 1_000_000
+        if ms > self._last_ms:
+            self._last_ms = ms
+            # The top bit stays clear, so that there is room to count up within this millisecond.
+            self._counter = int.from_bytes(os.urandom(10)) >> (81 - _COUNTER_BITS)
+        else:
+            self._counter += 1 + int.from_bytes(os.urandom(4))
+            if self._counter >> _COUNTER_BITS:
+                self._last_ms += 1
+                self._counter = int.from_bytes(os.urandom(10)) >> (81 - _COUNTER_BITS)
+        return _uuid7_text(self._last_ms, self._counter)
+
+    def token(self, size: int) -> bytes:
+        """`size` unpredictable bytes."""
+        return os.urandom(size)
+
+
+def _uuid7_text(ms: int, counter: int) -> str:
+    high, low = counter >> 62, counter & ((1 << 62) - 1)
+    text = f"{(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _wall_now() -> datetime:
+    return datetime.now(UTC)

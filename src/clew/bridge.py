@@ -1,0 +1,283 @@
+"""The bridge between callers' event loops and the service loop's thread.
+
+Owns: the service loop's thread, and how calls and results hop between it and any number of other loops.
+Never: knows what a service is made of (``embedded`` starts an engine in it), or interprets a request.
+
+How it works: a call is put in the service thread's *inbox* and answered into the calling loop's *mailbox*. Each of the
+two is a deque with a flag "a wake-up is under way", so that a burst of calls costs one wake-up, whatever its size, and
+the same on the way back. The consumer lowers the flag before it empties the deque; so whoever finds the flag up knows
+that his entry will be seen.
+
+A caller that stops waiting harms nobody: his result is dropped, and a call that only waits for news is taken back. A
+loop that was closed with calls in flight is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, final
+
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service.errors import RPCError
+from clew.service.requests import GetHistoryRequest, PollUpdateRequest, QueryWorkflowRequest
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger("clew.service")
+
+_ABANDONABLE: Final = frozenset((GetHistoryRequest, PollUpdateRequest, QueryWorkflowRequest))
+"""Requests that change nothing: when their caller has gone, they are cancelled on the service loop too."""
+
+
+_process: object = object()
+"""Stands for this process: a forked child gets another (cheaper to compare than to ask for the process id)."""
+
+
+def _note_fork() -> None:
+    global _process
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+@final
+class ServiceThread:
+    """A thread with the event loop on which one service lives."""
+
+    def __init__(self, name: str) -> None:
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._is_woken = False
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
+        self._is_stopped = False
+        self._process = _process
+        self._pid = os.getpid()
+        # A daemon: a program that forgets to close its client must still be able to end (embedded drains at exit).
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether calls can still be served: not after `stop`, and not in a forked child."""
+        return not self._is_stopped and self._process is _process
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the service loop soon, after what was posted before; from any thread."""
+        self._inbox.append(callback)
+        if not self._is_woken:
+            if not self.is_alive:
+                return
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                # The loop was closed between the check and here; otherwise this is a bug.
+                if self.is_alive:
+                    raise
+
+    def call(self, method: Callable[[Any], Awaitable[T]], request: Any) -> asyncio.Future[T]:
+        """Call `method` on the service loop; the future belongs to the running loop.
+
+        Raises:
+            RPCError: The thread was stopped, or this is a forked child, which has no service thread.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self.loop:
+            return asyncio.ensure_future(method(request))
+        if not self.is_alive:
+            raise RPCError(_gone(self._pid))
+        future: asyncio.Future[T] = loop.create_future()
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            mailbox = self._mailboxes[loop] = _Mailbox()
+        call = _Call(method, request, future, mailbox)
+        if type(request) in _ABANDONABLE:
+            future.add_done_callback(lambda done: self.post(call.abandon) if done.cancelled() else None)
+        self.post(call)
+        return future
+
+    def stop(self) -> None:
+        """End the loop once what was posted has been run; does not wait. Later calls are refused."""
+        self.post(self._stop_loop)
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended, at most `seconds`."""
+        if self._process is _process and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def _stop_loop(self) -> None:
+        self._is_stopped = True
+        self.loop.call_soon(self.loop.stop)
+
+    def _drain(self) -> None:
+        self._is_woken = False
+        inbox = self._inbox
+        # Only what is there now, so that a caller that never pauses cannot starve the loop's own timers.
+        for _ in range(len(inbox)):
+            entry = inbox.popleft()
+            try:
+                entry()
+            except Exception:  # noqa: BLE001 - one entry must not cost the others their turn; it is logged
+                _log.exception("service.posted_callback_failed callback=%r", entry)
+        if inbox and not self._is_woken:
+            self._is_woken = True
+            self.loop.call_soon(self._drain)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self._is_stopped = True
+            self._end()
+
+    def _end(self) -> None:
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while self._inbox:
+            entry = self._inbox.popleft()
+            if isinstance(entry, _Call):
+                entry.refuse(RPCError(_gone(self._pid)))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+@final
+class _Call:
+    """One call on its way: run on the service loop, answered into the caller's mailbox."""
+
+    __slots__ = ("_future", "_inner", "_mailbox", "_method", "_request")
+
+    def __init__(
+        self, method: Callable[[Any], Awaitable[Any]], request: Any, future: asyncio.Future[Any], mailbox: _Mailbox
+    ) -> None:
+        self._method = method
+        self._request = request
+        self._future = future
+        self._mailbox = mailbox
+        self._inner: asyncio.Future[Any] | None = None
+
+    def __call__(self) -> None:
+        if self._future.cancelled():
+            return
+        try:
+            self._inner = asyncio.ensure_future(self._method(self._request))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
+            self.refuse(error)
+            return
+        if self._inner.done():
+            self._finish(self._inner)
+        else:
+            self._inner.add_done_callback(self._finish)
+
+    def abandon(self) -> None:
+        """The caller has gone: stop waiting on the service loop."""
+        if self._inner is not None and not self._inner.done():
+            self._inner.cancel()
+
+    def refuse(self, error: BaseException) -> None:
+        """Answer with an error."""
+        self._mailbox.deliver(self._future, None, _crossing(error, self._method))
+
+    def _finish(self, inner: asyncio.Future[Any]) -> None:
+        if inner.cancelled():
+            self.refuse(RPCError(_cancelled(self._method)))
+            return
+        error = inner.exception()
+        if error is not None:
+            self.refuse(error)
+        else:
+            self._mailbox.deliver(self._future, inner.result(), None)
+
+
+@final
+class _Mailbox:
+    """Answers on their way to one caller's loop."""
+
+    __slots__ = ("_is_woken", "_letters")
+
+    def __init__(self) -> None:
+        self._letters: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._is_woken = False
+
+    def deliver(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        """Hand over one answer; called on the service loop."""
+        loop = future.get_loop()
+        self._letters.append((future, result, error))
+        if self._is_woken and not loop.is_closed():
+            return
+        self._is_woken = True
+        try:
+            loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # The caller's loop is closed: nobody waits for these any more.
+            self._letters.clear()
+
+    def _drain(self) -> None:
+        self._is_woken = False
+        letters = self._letters
+        for _ in range(len(letters)):
+            future, result, error = letters.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        if letters and not self._is_woken:
+            self._is_woken = True
+            letters[0][0].get_loop().call_soon(self._drain)
+
+
+def _crossing(error: BaseException, method: Callable[..., Any]) -> BaseException:
+    """The error as the caller meets it: an expected no unchanged, anything else named as our bug."""
+    if isinstance(error, RPCError):
+        return error
+    name = getattr(method, "__name__", repr(method))
+    _log.error("service.call_failed method=%s", name, exc_info=error)
+    wrapped = RPCError(
+        Rejection(
+            code=RejectionCode.INTERNAL,
+            message=(
+                f"The engine failed inside {name}: {type(error).__name__}: {error}. This is a bug in Clew, not in "
+                "your call; whether the call took effect is not known. Please report it with the log of logger "
+                "'clew.service'."
+            ),
+        )
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _cancelled(method: Callable[..., Any]) -> Rejection:
+    name = getattr(method, "__name__", repr(method))
+    return Rejection(
+        code=RejectionCode.UNAVAILABLE,
+        message=f"The engine was stopped while {name} was under way. Connect again and repeat the call.",
+    )
+
+
+def _gone(pid: int) -> Rejection:
+    if pid != os.getpid():
+        return Rejection(
+            code=RejectionCode.UNAVAILABLE,
+            message=(
+                f"This client belongs to the parent process {pid}; a forked child has no engine. Connect in the "
+                "process that uses the client, or start children with the 'spawn' method."
+            ),
+        )
+    return Rejection(
+        code=RejectionCode.UNAVAILABLE,
+        message="This client's connection is closed. Call Client.connect again.",
+    )

@@ -1,0 +1,272 @@
+"""The composition root of the embedded shape: an engine inside this process, on a SQLite file.
+
+Owns: which engine runs for which file in this process, and for how long. Never: engine, store or client behaviour.
+
+How it works: there is one *host* a file and process: a service thread (`bridge.ServiceThread`) with an engine and its
+store in it. Every `connect` to the same file shares the host and counts as one user; when the last has closed, the host
+drains the engine, closes the store and ends its thread. Whoever connects while a host is starting or stopping waits for
+that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar, final
+
+from clew.adapters import SystemClock, SystemEntropy, to_ns
+from clew.bridge import ServiceThread
+from clew.engine import Engine
+from clew.model.limits import LIMITS_DEFAULT, Limits
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports import store as ports
+from clew.ports.clock import Clock
+from clew.ports.entropy import Entropy
+from clew.service.contract import Service
+from clew.service.errors import RPCError
+from clew.storage.sqlite import open_store
+
+T = TypeVar("T")
+
+MEMORY: Final = ":memory:"
+"""A store that lives and dies with its connection; every `connect` gets one of its own."""
+
+_EXIT_SECONDS_MAX: Final = 5.0
+"""How long a program that did not close its clients is held up at its end, so that what was accepted gets on disk."""
+
+_log: Final = logging.getLogger("clew.service")
+
+_hosts: Final[dict[str, _Host]] = {}
+_hosts_lock: Final = threading.Lock()
+
+
+async def connect_embedded(
+    path: str,
+    *,
+    limits: Limits = LIMITS_DEFAULT,
+    clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
+    entropy: Entropy | None = None,
+) -> EmbeddedConnection:
+    """Open the engine of a SQLite file in this process, or share the one that is open.
+
+    Args:
+        path: The file, made when missing; or `MEMORY`.
+        limits: What runs may take; those of the first connection to a file hold.
+        clock: Makes the engine's clock for its loop (tests pass a skipping one).
+        entropy: Source of ids and secrets; the operating system's when not given.
+
+    Raises:
+        RPCError: The file cannot be used: another process owns it, it is not a Clew store, no room, no permission.
+    """
+    key = _canonical(path)
+    while True:
+        host, going = _join_host(key, limits, clock, entropy)
+        if host is None:
+            assert going is not None, "either a host to join or one whose end is awaited"
+            await asyncio.wrap_future(going)
+            continue
+        try:
+            await asyncio.wrap_future(host.started)
+        except asyncio.CancelledError:
+            host.release()
+            raise
+        return EmbeddedConnection(host)
+
+
+def _canonical(path: str) -> str:
+    """One name for one file, so that a link or a relative path finds the same host."""
+    return path if path == MEMORY else os.path.realpath(path)
+
+
+def _join_host(
+    key: str, limits: Limits, clock: Callable[[asyncio.AbstractEventLoop], Clock], entropy: Entropy | None
+) -> tuple[_Host | None, Future[None] | None]:
+    with _hosts_lock:
+        host = _hosts.get(key)
+        if host is not None and host.users_count == 0:
+            return None, host.stopped
+        if host is None or key == MEMORY:
+            host = _Host(key, limits, clock, entropy)
+            if key != MEMORY:
+                _hosts[key] = host
+        host.users_count += 1
+        return host, None
+
+
+@final
+class _Host:
+    """One engine with its store, in a service thread.
+
+    `users_count` is guarded by the registry's lock; 0 means that the host is ending.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        limits: Limits,
+        clock: Callable[[asyncio.AbstractEventLoop], Clock],
+        entropy: Entropy | None,
+    ) -> None:
+        self.key = key
+        self.limits = limits
+        self.users_count = 0
+        self.started: Future[None] = Future()
+        self.stopped: Future[None] = Future()
+        # Marked as running, so that a caller that stops waiting cannot cancel them for the others.
+        self.started.set_running_or_notify_cancel()
+        self.stopped.set_running_or_notify_cancel()
+        self.thread = ServiceThread(f"clew-service:{os.path.basename(key)}")
+        self.clock = clock(self.thread.loop)
+        self._entropy = entropy if entropy is not None else SystemEntropy()
+        self.engine: Engine | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._release_wanted: asyncio.Event | None = None
+        self.thread.post(self._begin)
+
+    def release(self) -> None:
+        """One user less; the last one makes the host end."""
+        with _hosts_lock:
+            self.users_count -= 1
+            if self.users_count != 0:
+                return
+        self.thread.post(self._want_release)
+
+    def _want_release(self) -> None:
+        assert self._release_wanted is not None, "the host's task is begun by the first post"
+        self._release_wanted.set()
+
+    def _begin(self) -> None:
+        self._release_wanted = asyncio.Event()
+        self._task = self.thread.loop.create_task(self._live(self._release_wanted), name="clew-host")
+
+    async def _live(self, release_wanted: asyncio.Event) -> None:
+        try:
+            await self._serve(release_wanted)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to whoever connects
+            if self.started.done():
+                _log.exception("engine.stop_failed store=%s", self.key)
+            else:
+                self.started.set_exception(_to_rpc_error(error, self.key))
+        finally:
+            self._forget()
+            self.thread.stop()
+            self.stopped.set_result(None)
+
+    async def _serve(self, release_wanted: asyncio.Event) -> None:
+        store = await open_store(self.key)
+        try:
+            engine = Engine(store, clock=self.clock, entropy=self._entropy, limits=self.limits)
+            await engine.start()
+            self.engine = engine
+            self.started.set_result(None)
+            await release_wanted.wait()
+            await engine.stop()
+        finally:
+            await store.close()
+
+    def _forget(self) -> None:
+        with _hosts_lock:
+            self.users_count = 0
+            if _hosts.get(self.key) is self:
+                del _hosts[self.key]
+
+
+@final
+class EmbeddedConnection:
+    """One user's hold on the engine of this process; see ``service.connection.Connection``."""
+
+    def __init__(self, host: _Host) -> None:
+        assert host.engine is not None, "a connection is made once the engine has started"
+        self._host = host
+        self._thread = host.thread
+        self._clock = host.clock
+        self._is_closed = False
+        self.service: Service = host.engine
+        self.service_loop: asyncio.AbstractEventLoop = host.thread.loop
+        self.limits: Limits = host.limits
+        self.address: str = f"sqlite:{host.key}"
+
+    def call(self, method: Callable[[Any], Awaitable[T]], request: Any) -> asyncio.Future[T]:
+        """Call one method of `service` from the running loop (any loop); the future belongs to that loop.
+
+        Raises:
+            RPCError: This connection is closed.
+        """
+        if self._is_closed:
+            raise RPCError(_closed(self.address))
+        return self._thread.call(method, request)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the service loop soon; from any thread; many posts make one wake-up."""
+        self._thread.post(callback)
+
+    def now_ns(self) -> int:
+        """The engine's time, nanoseconds since the epoch."""
+        return to_ns(self._clock.now())
+
+    async def close(self) -> None:
+        """Let go of the engine; the last one of the process stops it after what was accepted is durable."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        host = self._host
+        host.release()
+        if host.users_count == 0 and self._thread.is_alive:
+            await asyncio.wrap_future(host.stopped)
+            self._thread.join(_EXIT_SECONDS_MAX)
+
+
+_STORE_CODES: Final[dict[type[ports.StoreError], RejectionCode]] = {
+    ports.StoreUnavailable: RejectionCode.UNAVAILABLE,
+    ports.StoreInUse: RejectionCode.UNAVAILABLE,
+    ports.StoreFull: RejectionCode.STORE_FULL,
+    ports.StoreReadOnly: RejectionCode.STORE_READ_ONLY,
+    ports.StoreCorrupt: RejectionCode.STORE_CORRUPT,
+    ports.StoreIncompatible: RejectionCode.INVALID_ARGUMENT,
+}
+
+
+def _to_rpc_error(error: BaseException, key: str) -> BaseException:
+    if isinstance(error, RPCError) or not isinstance(error, Exception):
+        return error
+    code = _STORE_CODES.get(type(error), RejectionCode.INTERNAL) if isinstance(error, ports.StoreError) else None
+    message = str(error)
+    if code is None:
+        message = f"The engine for {key} did not start: {type(error).__name__}: {message}."
+    details = {"store": key, "reason": type(error).__name__}
+    wrapped = RPCError(Rejection(code=code or RejectionCode.INTERNAL, message=message, details=details))
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _closed(address: str) -> Rejection:
+    return Rejection(
+        code=RejectionCode.UNAVAILABLE,
+        message=f"This client's connection to {address} is closed. Call Client.connect again.",
+    )
+
+
+def _stop_all_at_exit() -> None:
+    with _hosts_lock:
+        hosts = list(_hosts.values())
+    for host in hosts:
+        if host.thread.is_alive:
+            host.thread.post(host._want_release)
+    for host in hosts:
+        host.thread.join(_EXIT_SECONDS_MAX)
+
+
+def _forget_all_after_fork() -> None:
+    global _hosts_lock
+    _hosts_lock = threading.Lock()  # type: ignore[misc]
+    _hosts.clear()
+
+
+atexit.register(_stop_all_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all_after_fork)
