@@ -18,7 +18,7 @@ from clew.model.events import Event, ExecutionRef, UpdateOutcome
 from clew.model.policies import WorkflowExecutionStatus
 
 
-class _Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class _Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Base of the effects."""
 
 
@@ -123,6 +123,7 @@ ITEM_TIMER: Final = 2
 ITEM_CHILD: Final = 3
 ITEM_SIGNAL: Final = 4
 ITEM_CANCEL: Final = 5
+ITEM_UPDATE: Final = 6
 """Kinds of pending items; the item id is the id of the event that made it."""
 
 
