@@ -24,6 +24,7 @@ Never: the failure as data (``model.failure``) or the way between the two (``con
     ├── WorkflowUpdateRPCTimeoutOrCancelledError   waiting for an update ended; the update may still happen
     ├── AsyncActivityCancelledError             heartbeat of an activity that is to stop
     ├── NondeterminismError                     workflow code no longer fits its history
+    │   └── RestrictedWorkflowAccessError       workflow code reached for the clock, chance, threads or the outside world
     └── DataConversionError (also a ValueError) a value and its payload do not fit each other
         ├── EncodeError                         a value cannot become a payload
         ├── DecodeError                         a payload cannot become the expected type
@@ -62,6 +63,7 @@ __all__ = [
     "EncodeError",
     "FailureError",
     "NondeterminismError",
+    "RestrictedWorkflowAccessError",
     "RetryState",
     "ServerError",
     "TerminatedError",
@@ -231,7 +233,13 @@ class TimeoutError(FailureError):  # noqa: A001 (the published name)
         last_heartbeat_details: What the last heartbeat that arrived said, if it was an activity's.
     """
 
-    def __init__(self, message: str, *, type: TimeoutType | None, last_heartbeat_details: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: TimeoutType | None,  # noqa: A002 (the published name)
+        last_heartbeat_details: Sequence[Any] = (),
+    ) -> None:
         super().__init__(message)
         self._type = type
         self._last_heartbeat_details = last_heartbeat_details
@@ -514,6 +522,20 @@ class NondeterminismError(ClewError):
         self.attempted = attempted
         self.differences = tuple(differences)
         self.source_line = source_line
+
+
+class RestrictedWorkflowAccessError(NondeterminismError):
+    """Workflow code called something whose answer no history can repeat; the call was refused before it did anything.
+
+    Args:
+        message: What was called and where, why not, what to use instead.
+        qualified_name: What was called, as ``time.time``.
+        source_line: ``file:line`` of the workflow code.
+    """
+
+    def __init__(self, message: str, *, qualified_name: str = "", source_line: str = "") -> None:
+        super().__init__(message, attempted=qualified_name, source_line=source_line)
+        self.qualified_name = qualified_name
 
 
 class DataConversionError(ClewError, ValueError):
