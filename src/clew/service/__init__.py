@@ -1,0 +1,7 @@
+"""What calls of the engine may answer: the refusal that users meet is offered on from here."""
+
+from __future__ import annotations
+
+from clew.service.errors import RPCError, RPCStatusCode
+
+__all__ = ["RPCError", "RPCStatusCode"]

@@ -1,0 +1,1 @@
+"""The insurance claims of `make demo`; start reading in ``workflows.py``."""
