@@ -51,14 +51,14 @@ def make_server(routes: Mapping[tuple[str, str], Route], port: int = 0) -> Threa
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = _answer  # noqa: N815: the names that the base class looks for
+        do_GET = do_POST = _answer  # noqa: N815 -- the names that the base class looks for
 
         def handle(self) -> None:
             # A caller that gave up or was killed is what this service is there to see.
             with contextlib.suppress(ConnectionError):
                 super().handle()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002: as the base class has it
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as the base class has it
             """Say nothing: these services answer hundreds of requests."""
 
     class Server(ThreadingHTTPServer):

@@ -142,10 +142,12 @@ class TestFraudService:
         with serving(service.make_server()) as url:
             assert post_json(f"{url}/score", {"claim_id": "claim-7"}, timeout=5) == {"score": fraud_score("claim-7")}
 
-    def test_fails_and_hangs(self) -> None:
-        with serving(FraudService(seed=1, timeout_share=0, failure_share=1).make_server()) as url:
-            with pytest.raises(OSError, match="500"):
-                post_json(f"{url}/score", {"claim_id": "claim-7"}, timeout=5)
-        with serving(FraudService(seed=1, timeout_share=1, hang_seconds=0.5).make_server()) as url:
-            with pytest.raises(TimeoutError):
-                post_json(f"{url}/score", {"claim_id": "claim-7"}, timeout=0.1)
+    def test_fails_now_and_then(self) -> None:
+        service = FraudService(seed=1, timeout_share=0, failure_share=1)
+        with serving(service.make_server()) as url, pytest.raises(OSError, match="500"):
+            post_json(f"{url}/score", {"claim_id": "claim-7"}, timeout=5)
+
+    def test_hangs_now_and_then(self) -> None:
+        service = FraudService(seed=1, timeout_share=1, hang_seconds=0.5)
+        with serving(service.make_server()) as url, pytest.raises(TimeoutError):
+            post_json(f"{url}/score", {"claim_id": "claim-7"}, timeout=0.1)
