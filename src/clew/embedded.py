@@ -191,6 +191,11 @@ class EmbeddedConnection:
         self.limits: Limits = host.limits
         self.address: str = f"sqlite:{host.key}"
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls can no longer succeed: `close` was called, or the engine's thread has ended."""
+        return self._is_closed or not self._thread.is_alive
+
     def call(self, method: Callable[[Any], Awaitable[T]], request: Any) -> asyncio.Future[T]:
         """Call one method of `service` from the running loop (any loop); the future belongs to that loop.
 

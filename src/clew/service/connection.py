@@ -29,6 +29,11 @@ class Connection(Protocol):
     limits: Limits
     address: str
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls can no longer succeed: `close` was called, or the engine's thread has ended."""
+        ...
+
     def call(self, method: Callable[[Any], Awaitable[T]], request: Any) -> asyncio.Future[T]:
         """Call one method of `service` from the running loop (any loop); the future belongs to that loop."""
         ...

@@ -20,6 +20,7 @@ from clew.model.events import (
     SearchAttributes,
     UpdateOutcome,
     UpdateRequest,
+    UserMetadata,
 )
 from clew.model.failure import Failure
 from clew.model.inputs import (
@@ -272,6 +273,7 @@ class WorkflowDescription(Message, frozen=True, kw_only=True):
     pending_workflow_task: PendingWorkflowTaskInfo | None = None
     pending_updates: tuple[str, ...] = ()
     buffered_events: tuple[str, ...] = ()
+    user_metadata: UserMetadata | None = None
     waiting_for: tuple[str, ...] = ()
     """In words, one line a thing: what this run waits for and since when. Empty when closed."""
 
