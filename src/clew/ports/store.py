@@ -282,6 +282,10 @@ class Store(Protocol):
         """Undelivered messages, oldest first."""
         ...
 
+    def delete_outbox(self, message_ids: Sequence[int]) -> Awaitable[None]:
+        """Remove delivered messages that left nothing else to record; one that is not there is no error."""
+        ...
+
     def list_runs(
         self, namespace: str, where: VisibilityFilter | None, limit: int, before_run_key: int | None
     ) -> Awaitable[list[RunRow]]:
