@@ -56,6 +56,7 @@ lint: $(VENV)/.stamp-dev ## Check style and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=src $(BIN)/lint-imports
+	$(PY) -m scripts.long_files
 
 .PHONY: types
 types: $(VENV)/.stamp-dev ## Check types with mypy and pyright
