@@ -26,22 +26,9 @@ PUBLIC_MODULES = [
     "clew.worker",
     "clew.workflow",
 ]
-TEXT_SUFFIXES = set(".cfg .css .html .ini .js .json .md .py .sh .sql .toml .txt .yaml .yml".split())
-    ".cfg",
-    ".css",
-    ".html",
-    ".ini",
-    ".js",
-    ".json",
-    ".md",
-    ".py",
-    ".sh",
-    ".sql",
-    ".toml",
-    ".txt",
-    ".yaml",
-    ".yml",
-}
+TEXT_SUFFIXES = set(
+    [".cfg", ".css", ".html", ".ini", ".js", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"]
+)
 
 
 def repository_files() -> list[Path]:

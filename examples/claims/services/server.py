@@ -58,7 +58,7 @@ def make_server(routes: Mapping[tuple[str, str], Route], port: int = 0) -> Threa
             with contextlib.suppress(ConnectionError):
                 super().handle()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as the base class has it
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing: these services answer hundreds of requests."""
 
     class Server(ThreadingHTTPServer):
