@@ -119,10 +119,8 @@ def test_photos_before_the_last_deadline_must_count() -> None:
 
 def test_retries_are_attempts_after_the_first() -> None:
     events = [
-        ActivityTaskStarted(
-            event_id=number, event_time=NOON + timedelta(seconds=number), scheduled_event_id=1, attempt=a
-        )
-        for number, a in enumerate([1, 3, 2], 5)
+        ActivityTaskStarted(event_id=number, event_time=NOON, scheduled_event_id=1, attempt=attempt)
+        for number, attempt in enumerate([1, 3, 2], 5)
     ]
     assert count_retries(events) == 3
     assert isinstance(make_report([], books(), []), Report)
