@@ -26,9 +26,7 @@ PUBLIC_MODULES = [
     "clew.worker",
     "clew.workflow",
 ]
-TEXT_SUFFIXES = {".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
-    [".cfg", ".css", ".html", ".ini", ".js", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"]
-)
+TEXT_SUFFIXES = {".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
 
 
 def repository_files() -> list[Path]:
