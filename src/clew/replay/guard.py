@@ -314,7 +314,7 @@ def _apply(patch: Patch, undo: list[Callable[[], None]]) -> None:
     kind: Any = cast(Any, type(original))
     wrapper: Any = _wrap(original.__func__ if kind in (classmethod, staticmethod) else original, patch, shown)
     if kind in (classmethod, staticmethod):
-        wrapper = kind(wrapper)
+        wrapper = cast(Any, kind(wrapper))
     elif not isinstance(owner, type):
         _installation.wrappers[original] = wrapper
     setattr(owner, patch.name, wrapper)
@@ -343,7 +343,8 @@ def _wrap(original: Callable[..., Any], patch: Patch, shown: str) -> Callable[..
 
 def _own_attribute(owner: Any, name: str) -> Any:
     """What stands in the owner's own namespace, unbound; None if nothing does."""
-    return dict[str, Any](vars(owner)).get(name) if owner is not None else None
+    namespace: dict[str, Any] = cast(Any, vars(owner)) if owner is not None else {}
+    return namespace.get(name)
 
 
 def _resolve(owner: str) -> Any:
