@@ -79,7 +79,7 @@ class RequestCancelExternalWorkflowExecution(BaseCommand, frozen=True, kw_only=T
 
 class RecordMarker(BaseCommand, frozen=True, kw_only=True):
     marker_name: str
-    details: dict[str, Payloads] = msgspec.field(default_factory=dict)
+    details: dict[str, Payloads] = msgspec.field(default_factory=dict[str, Payloads])
     header: Header | None = None
     failure: Failure | None = None
 

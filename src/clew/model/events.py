@@ -4,8 +4,8 @@ Owns: every event type with its attributes, the union `Event`, and the codec of 
 Never: says when an event may happen (``core`` does), or what it means to workflow code (``replay`` does).
 
 How it works: each event is a frozen struct, tagged by its type name in the JSON field ``type``. Fields at their default
-are left out of the JSON. Numbers of event types are those of the published model (`EVENT_NUMBERS`), kept for front doors
-that speak it. Instants are RFC 3339 in UTC, durations ISO 8601, payloads their stored form (`model.payload`).
+are left out of the JSON. Numbers of event types are those of the published model (`EVENT_NUMBERS`), kept for front
+doors that speak it. Instants are RFC 3339 in UTC, durations ISO 8601, payloads their stored form (`model.payload`).
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class ExternalWorkflowExecutionCancelRequested(BaseEvent, frozen=True, kw_only=T
 
 class MarkerRecorded(BaseEvent, frozen=True, kw_only=True):
     marker_name: str
-    details: dict[str, Payloads] = msgspec.field(default_factory=dict)
+    details: dict[str, Payloads] = msgspec.field(default_factory=dict[str, Payloads])
     header: Header | None = None
     failure: Failure | None = None
     workflow_task_completed_event_id: int = 0

@@ -52,4 +52,4 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     code: RejectionCode
     message: str
-    details: dict[str, str] = msgspec.field(default_factory=dict)
+    details: dict[str, str] = msgspec.field(default_factory=dict[str, str])

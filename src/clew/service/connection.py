@@ -1,6 +1,7 @@
 """How clients and workers reach an engine, wherever it runs.
 
-Owns: the Protocol `Connection`. Never: threads, loops or sockets (the embedded composition root and ``link`` have them).
+Owns: the Protocol `Connection`. Never: threads, loops or sockets (the embedded composition root and ``link`` have
+them).
 
 How it works: the engine (or the link to it) lives on a *service loop* of its own, in a thread of its own, so that user
 code that blocks its loop starves neither leases nor timers. A client on any other loop calls through `call`; a worker's

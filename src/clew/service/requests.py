@@ -1,7 +1,7 @@
 """Requests and responses of the service contract: plain facts, the same in-process and over the link.
 
-Owns: the structs that only read or answer; those that change a run are
-offered on from ``model.inputs``. Never: behaviour. Every request names its namespace; durations of zero mean "not given".
+Owns: the structs that only read or answer; those that change a run are offered on from ``model.inputs``.
+Never: behaviour. Every request names its namespace; durations of zero mean "not given".
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ class CountWorkflowsRequest(Message, frozen=True, kw_only=True):
 
 class CountWorkflowsResponse(Message, frozen=True, kw_only=True):
     count: int
-    groups: dict[str, int] = msgspec.field(default_factory=dict)
+    groups: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -369,8 +369,8 @@ class UpdateMessage(Message, frozen=True, kw_only=True):
 class WorkflowTask(Message, frozen=True, kw_only=True):
     """One turn for workflow code.
 
-    A task with `query` set only asks a question (it has no lease and is answered with `answer_query`); `queries` ride on
-    an ordinary task. `events` start after the worker's cached position when `is_partial`, else at event 1.
+    A task with `query` set only asks a question (it has no lease and is answered with `answer_query`); `queries` ride
+    on an ordinary task. `events` start after the worker's cached position when `is_partial`, else at event 1.
     """
 
     token: TaskToken
