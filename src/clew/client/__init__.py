@@ -1,0 +1,105 @@
+"""Start workflows, talk to them, and wait for their results.
+
+::
+
+    client = await Client.connect("sqlite:claims.db")
+    result = await client.execute_workflow(Claim.run, claim, id="claim-4711", task_queue="claims")
+"""
+
+from __future__ import annotations
+
+from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
+from clew.client._client import Client, StartOptions
+from clew.client._compact import CompactLine, compact_history, format_compact_history
+from clew.client._description import (
+    WorkflowExecution,
+    WorkflowExecutionAsyncIterator,
+    WorkflowExecutionCount,
+    WorkflowExecutionCountAggregationGroup,
+    WorkflowExecutionDescription,
+    WorkflowHistoryEventAsyncIterator,
+)
+from clew.client._handle import WorkflowHandle
+from clew.client._interceptor import (
+    CancelWorkflowInput,
+    CompleteAsyncActivityInput,
+    CountWorkflowsInput,
+    DescribeWorkflowInput,
+    FailAsyncActivityInput,
+    FetchWorkflowHistoryEventsInput,
+    HeartbeatAsyncActivityInput,
+    Interceptor,
+    ListWorkflowsInput,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    ReportCancellationAsyncActivityInput,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    StartWorkflowUpdateWithStartInput,
+    TerminateWorkflowInput,
+)
+from clew.client._update_handle import WorkflowUpdateHandle
+from clew.common import QueryRejectCondition, WorkflowExecutionStatus
+from clew.exceptions import (
+    AsyncActivityCancelledError,
+    WorkflowAlreadyStartedError,
+    WorkflowContinuedAsNewError,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from clew.model.history import WorkflowHistory
+from clew.service.errors import RPCError, RPCStatusCode
+from clew.service.requests import UpdateStage as WorkflowUpdateStage
+
+__all__ = [
+    "AsyncActivityCancelledError",
+    "AsyncActivityHandle",
+    "AsyncActivityIDReference",
+    "CancelWorkflowInput",
+    "Client",
+    "CompactLine",
+    "CompleteAsyncActivityInput",
+    "CountWorkflowsInput",
+    "DescribeWorkflowInput",
+    "FailAsyncActivityInput",
+    "FetchWorkflowHistoryEventsInput",
+    "HeartbeatAsyncActivityInput",
+    "Interceptor",
+    "ListWorkflowsInput",
+    "OutboundInterceptor",
+    "QueryRejectCondition",
+    "QueryWorkflowInput",
+    "RPCError",
+    "RPCStatusCode",
+    "ReportCancellationAsyncActivityInput",
+    "SignalWorkflowInput",
+    "StartOptions",
+    "StartWorkflowInput",
+    "StartWorkflowUpdateInput",
+    "StartWorkflowUpdateWithStartInput",
+    "TerminateWorkflowInput",
+    "WorkflowAlreadyStartedError",
+    "WorkflowContinuedAsNewError",
+    "WorkflowExecution",
+    "WorkflowExecutionAsyncIterator",
+    "WorkflowExecutionCount",
+    "WorkflowExecutionCountAggregationGroup",
+    "WorkflowExecutionDescription",
+    "WorkflowExecutionStatus",
+    "WorkflowFailureError",
+    "WorkflowHandle",
+    "WorkflowHistory",
+    "WorkflowHistoryEventAsyncIterator",
+    "WorkflowQueryFailedError",
+    "WorkflowQueryRejectedError",
+    "WorkflowUpdateFailedError",
+    "WorkflowUpdateHandle",
+    "WorkflowUpdateRPCTimeoutOrCancelledError",
+    "WorkflowUpdateStage",
+    "compact_history",
+    "format_compact_history",
+]

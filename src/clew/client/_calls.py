@@ -1,0 +1,88 @@
+"""How a client's calls reach the engine: deadline, retries, patience.
+
+Owns: what is tried again, and for how long. Never: what a call means (``_outbound`` does).
+
+How it works: a refusal that the table of codes calls retryable is met by the very same request again, with growing
+waits, for `RETRY_SECONDS_MAX`. The request carries its request id, so a repeat of something that did take effect is
+recognised. Long polls have no such bound: whoever waits for a result goes on waiting while the engine is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service.connection import Connection
+from clew.service.errors import RPCError
+
+T = TypeVar("T")
+
+RETRY_SECONDS_MAX: Final = 10.0
+"""As long as the published SDKs insist on a call before they give its error to the caller."""
+
+_FIRST_WAIT_SECONDS: Final = 0.05
+_WAIT_FACTOR: Final = 1.7
+_LONGEST_WAIT_SECONDS: Final = 2.0
+
+
+async def call_service(
+    connection: Connection,
+    method: Callable[[Any], Awaitable[T]],
+    request: Any,
+    *,
+    timeout: timedelta | None = None,
+    is_long_poll: bool = False,
+) -> T:
+    """Make one call and see it through passing faults.
+
+    Args:
+        connection: The way to the engine.
+        method: The method of ``connection.service``.
+        request: Its request.
+        timeout: Longest time the whole may take; None leaves it to the engine and the retries.
+        is_long_poll: Try again for as long as it takes.
+
+    Raises:
+        RPCError: The call was refused for good, or the time was over (``DEADLINE_EXCEEDED``).
+    """
+    if timeout is None:
+        return await _call_with_retries(connection, method, request, is_long_poll)
+    try:
+        async with asyncio.timeout(timeout.total_seconds()):
+            return await _call_with_retries(connection, method, request, is_long_poll)
+    except TimeoutError as error:
+        raise RPCError(_too_late(method, timeout)) from error
+
+
+async def _call_with_retries(
+    connection: Connection, method: Callable[[Any], Awaitable[T]], request: Any, is_long_poll: bool
+) -> T:
+    loop = asyncio.get_running_loop()
+    give_up_at: float | None = None
+    wait_seconds = _FIRST_WAIT_SECONDS
+    while True:
+        try:
+            return await connection.call(method, request)
+        except RPCError as error:
+            if not error.is_retryable or connection.is_closed:
+                raise
+            if give_up_at is None:
+                give_up_at = loop.time() + RETRY_SECONDS_MAX
+            if not is_long_poll and loop.time() + wait_seconds > give_up_at:
+                raise
+        await asyncio.sleep(wait_seconds)
+        wait_seconds = min(wait_seconds * _WAIT_FACTOR, _LONGEST_WAIT_SECONDS)
+
+
+def _too_late(method: Callable[..., Any], timeout: timedelta) -> Rejection:
+    name = getattr(method, "__name__", repr(method))
+    return Rejection(
+        code=RejectionCode.DEADLINE_EXCEEDED,
+        message=(
+            f"{name} was not answered within {timeout.total_seconds():g} s (rpc_timeout); whether it took effect is "
+            "not known. Repeat it with a longer rpc_timeout, or ask describe() what the run waits for."
+        ),
+    )

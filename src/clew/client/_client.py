@@ -1,0 +1,455 @@
+"""The client: connects to an engine, starts workflows and finds them again.
+
+Owns: `Client` and its options. Never: the calls themselves (``_outbound``) or what a handle offers (``_handle``).
+
+How it works: a client holds one `Connection`, one data converter and the head of an interceptor chain that ends in
+`_outbound.ServiceOutbound`. It belongs to no event loop: any loop of the process may use it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Required, Self, TypedDict, Unpack, cast, final, overload
+
+from clew.adapters import new_request_id
+from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference, decode_task_token
+from clew.client._calls import call_service
+from clew.client._description import WorkflowExecutionAsyncIterator, WorkflowExecutionCount
+from clew.client._handle import WorkflowHandle
+from clew.client._interceptor import (
+    CountWorkflowsInput,
+    Interceptor,
+    ListWorkflowsInput,
+    OutboundInterceptor,
+    StartWorkflowInput,
+)
+from clew.client._names import UNSET, arguments, workflow_target
+from clew.client._outbound import ServiceOutbound
+from clew.client._target import parse_target
+from clew.client._values import Values
+from clew.common import (
+    Priority,
+    QueryRejectCondition,
+    RetryPolicy,
+    SearchAttributes,
+    TypedSearchAttributes,
+    VersioningOverride,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from clew.converter import DataConverter
+from clew.model.inputs import ActivityTarget, TaskToken
+from clew.service.connection import Connection
+from clew.service.requests import ListWorkflowsRequest
+from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
+
+if TYPE_CHECKING:
+    from clew.model.limits import Limits
+
+
+class StartOptions(TypedDict, total=False):
+    """What a start may say beside the workflow and its arguments; `Client.start_workflow` explains each."""
+
+    id: Required[str]
+    task_queue: Required[str]
+    execution_timeout: timedelta | None
+    run_timeout: timedelta | None
+    task_timeout: timedelta | None
+    id_reuse_policy: WorkflowIDReusePolicy
+    id_conflict_policy: WorkflowIDConflictPolicy
+    retry_policy: RetryPolicy | None
+    cron_schedule: str
+    memo: Mapping[str, Any] | None
+    search_attributes: TypedSearchAttributes | SearchAttributes | None
+    static_summary: str | None
+    static_details: str | None
+    start_delay: timedelta | None
+    start_signal: str | None
+    start_signal_args: Sequence[Any]
+    request_eager_start: bool
+    priority: Priority | None
+    versioning_override: VersioningOverride | None
+    request_id: str | None
+    rpc_timeout: timedelta | None
+
+
+@final
+class Client:
+    """A client of one engine and namespace; made by `connect`. Close it, or use it as an async context manager."""
+
+    @staticmethod
+    async def connect(
+        target: str,
+        *,
+        namespace: str = "default",
+        data_converter: DataConverter | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        identity: str | None = None,
+        default_workflow_query_reject_condition: QueryRejectCondition | None = None,
+        limits: Limits | None = None,
+    ) -> Client:
+        """Open an engine and give a client of it.
+
+        Args:
+            target: Which engine: ``sqlite:claims.db``, ``sqlite:///srv/claims.db`` or ``sqlite::memory:``. The first
+                client of a process opens the file and runs the engine; further ones share it.
+            namespace: Where workflows are started and found.
+            data_converter: How values become payloads; `DataConverter.default` when not given.
+            interceptors: User code around every call; the first is the outermost. Those that are interceptors of a
+                worker too are used by workers made with this client.
+            identity: Who this is, in histories; process id and host name when not given.
+            default_workflow_query_reject_condition: For queries that do not say their own.
+            limits: What runs may take, for the client that opens the engine.
+
+        Raises:
+            ValueError: `target` is no connection string that this build can open.
+            RPCError: The store cannot be opened (another process owns it, it is no Clew store, no room or permission),
+                or there is no such namespace.
+        """
+        from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
+
+        path = parse_target(target).path
+        connection = await (connect_embedded(path) if limits is None else connect_embedded(path, limits=limits))
+        client = Client(
+            connection,
+            namespace=namespace,
+            data_converter=data_converter,
+            interceptors=interceptors,
+            identity=identity,
+            default_workflow_query_reject_condition=default_workflow_query_reject_condition,
+        )
+        try:
+            await client._check_namespace()
+        except BaseException:
+            await connection.close()
+            raise
+        return client
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        namespace: str = "default",
+        data_converter: DataConverter | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        identity: str | None = None,
+        default_workflow_query_reject_condition: QueryRejectCondition | None = None,
+    ) -> None:
+        self.connection = connection
+        self.namespace = namespace
+        self.data_converter = data_converter if data_converter is not None else DataConverter.default
+        self.identity = identity or f"{os.getpid()}@{socket.gethostname()}"
+        self.interceptors: Sequence[Interceptor] = tuple(interceptors)
+        self.default_workflow_query_reject_condition = default_workflow_query_reject_condition
+        self._values = Values(self.data_converter, connection.limits)
+        outbound: OutboundInterceptor = ServiceOutbound(self)
+        for interceptor in reversed(self.interceptors):
+            outbound = interceptor.intercept_client(outbound)
+        self._outbound = outbound
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.connection.address} namespace {self.namespace!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the engine. The last client of a process stops it, after what was accepted is durable."""
+        await self.connection.close()
+
+    async def _check_namespace(self) -> None:
+        request = ListWorkflowsRequest(namespace=self.namespace, page_size=1)
+        await call_service(self.connection, self.connection.service.list_workflows, request)
+
+    # Overloads: method without parameter, with one, with several, and by name.
+    @overload
+    async def start_workflow(
+        self, workflow: MethodAsyncNoParam[SelfType, ReturnType], **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[SelfType, ReturnType]: ...
+    @overload
+    async def start_workflow(
+        self,
+        workflow: MethodAsyncSingleParam[SelfType, ParamType, ReturnType],
+        arg: ParamType,
+        **options: Unpack[StartOptions],
+    ) -> WorkflowHandle[SelfType, ReturnType]: ...
+    @overload
+    async def start_workflow(
+        self,
+        workflow: Callable[Concatenate[SelfType, MultiParamSpec], Awaitable[ReturnType]],
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartOptions],
+    ) -> WorkflowHandle[SelfType, ReturnType]: ...
+    @overload
+    async def start_workflow(
+        self,
+        workflow: str,
+        arg: Any = UNSET,
+        *,
+        args: Sequence[Any] = (),
+        result_type: type | None = None,
+        **options: Unpack[StartOptions],
+    ) -> WorkflowHandle[Any, Any]: ...
+    async def start_workflow(
+        self,
+        workflow: str | Callable[..., Awaitable[Any]],
+        arg: Any = UNSET,
+        *,
+        args: Sequence[Any] = (),
+        result_type: type | None = None,
+        **options: Any,
+    ) -> WorkflowHandle[Any, Any]:
+        """Start a run of a workflow; it is durable when this returns.
+
+        Args:
+            workflow: Run method of the workflow class, or the name of a type.
+            arg: Its one argument.
+            args: Its arguments, when it takes several.
+            result_type: What to convert the result to, when `workflow` is a name.
+            **options: As follows.
+            id: Workflow id; at most one run of an id is open in a namespace.
+            task_queue: Where the workers listen that know this workflow.
+            execution_timeout: Longest time for the whole chain of runs; no limit when not given.
+            run_timeout: Longest time for one run; `execution_timeout` when not given.
+            task_timeout: How long a worker may take for one workflow task; 10 s when not given.
+            id_reuse_policy: Whether the id may be used again after its latest run closed.
+            id_conflict_policy: What to do when a run of the id is open; by default refuse.
+            retry_policy: When to run the workflow again after it failed; never when not given.
+            cron_schedule: Five-field cron expression or ``@every`` duration by which it runs again and again.
+            memo: Values kept with the run, shown but not searched by.
+            search_attributes: Values to search by.
+            static_summary: One line for people.
+            static_details: Some lines for people.
+            start_delay: Wait before its code runs first.
+            start_signal: A signal to send with the start; if a run is open, only the signal is sent.
+            start_signal_args: The signal's arguments.
+            request_eager_start: Accepted and without effect: a first task always goes straight to a waiting worker.
+            priority: Order among the tasks of the queue.
+            versioning_override: Exception from the routing of worker versions.
+            request_id: By which a repeat of this very start is recognised; a fresh one when not given.
+            rpc_timeout: Longest wait for the answer.
+
+        Returns:
+            A handle on the run.
+
+        Raises:
+            WorkflowAlreadyStartedError: The id is taken, by the policies given.
+            TypeError: An argument has the wrong type, or the count of arguments does not fit.
+            EncodeError: An argument cannot be converted, or is too large.
+            RPCError: The engine refused; the message says why.
+        """
+        return await self._outbound.start_workflow(_start_input(workflow, arg, args, result_type, options))
+
+    @overload
+    async def execute_workflow(
+        self, workflow: MethodAsyncNoParam[SelfType, ReturnType], **options: Unpack[StartOptions]
+    ) -> ReturnType: ...
+    @overload
+    async def execute_workflow(
+        self,
+        workflow: MethodAsyncSingleParam[SelfType, ParamType, ReturnType],
+        arg: ParamType,
+        **options: Unpack[StartOptions],
+    ) -> ReturnType: ...
+    @overload
+    async def execute_workflow(
+        self,
+        workflow: Callable[Concatenate[SelfType, MultiParamSpec], Awaitable[ReturnType]],
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartOptions],
+    ) -> ReturnType: ...
+    @overload
+    async def execute_workflow(
+        self,
+        workflow: str,
+        arg: Any = UNSET,
+        *,
+        args: Sequence[Any] = (),
+        result_type: type | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Any: ...
+    async def execute_workflow(
+        self,
+        workflow: str | Callable[..., Awaitable[Any]],
+        arg: Any = UNSET,
+        *,
+        args: Sequence[Any] = (),
+        result_type: type | None = None,
+        **options: Any,
+    ) -> Any:
+        """Start a run of a workflow and wait for its result.
+
+        Arguments are those of `start_workflow`; the result and further errors are those of `WorkflowHandle.result`.
+
+        Raises:
+            WorkflowFailureError: The run failed, was cancelled or terminated, or timed out; its cause says which.
+            WorkflowAlreadyStartedError: The id is taken, by the policies given.
+            RPCError: The engine refused; the message says why.
+        """
+        handle = await self._outbound.start_workflow(_start_input(workflow, arg, args, result_type, options))
+        return await handle.result()
+
+    def get_workflow_handle(
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type | None = None,
+    ) -> WorkflowHandle[Any, Any]:
+        """Give a handle on an execution that exists; asks nothing of the engine.
+
+        Args:
+            workflow_id: Its id.
+            run_id: A run of it; None means whichever is current.
+            first_execution_run_id: The first run of the chain, so that cancel and terminate cannot hit another chain.
+            result_type: What to convert the result to.
+        """
+        return WorkflowHandle(
+            self,
+            workflow_id,
+            run_id=run_id,
+            result_run_id=run_id,
+            first_execution_run_id=first_execution_run_id,
+            result_type=result_type,
+        )
+
+    def get_workflow_handle_for(
+        self,
+        workflow: Callable[Concatenate[SelfType, MultiParamSpec], Awaitable[ReturnType]],
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+    ) -> WorkflowHandle[SelfType, ReturnType]:
+        """Give a typed handle on an execution that exists; asks nothing of the engine.
+
+        Args:
+            workflow: Run method of its class, from which the types are taken.
+            workflow_id: Its id.
+            run_id: A run of it; None means whichever is current.
+            first_execution_run_id: The first run of the chain, so that cancel and terminate cannot hit another chain.
+        """
+        return self.get_workflow_handle(
+            workflow_id,
+            run_id=run_id,
+            first_execution_run_id=first_execution_run_id,
+            result_type=workflow_target(workflow).result_type,
+        )
+
+    def list_workflows(
+        self,
+        query: str | None = None,
+        *,
+        limit: int | None = None,
+        page_size: int = 1000,
+        next_page_token: str | None = None,
+        rpc_timeout: timedelta | None = None,
+    ) -> WorkflowExecutionAsyncIterator:
+        """List runs, newest first, fetched page by page as they are iterated.
+
+        Args:
+            query: Which, such as ``WorkflowType = 'Claim' AND ExecutionStatus = 'Running'``; all when not given.
+            limit: Most runs to give.
+            page_size: Most runs fetched in one call.
+            next_page_token: Where to go on, from an earlier iterator.
+            rpc_timeout: Longest wait for one page.
+        """
+        return self._outbound.list_workflows(ListWorkflowsInput(query, page_size, next_page_token, limit, rpc_timeout))
+
+    async def count_workflows(
+        self, query: str | None = None, *, rpc_timeout: timedelta | None = None
+    ) -> WorkflowExecutionCount:
+        """Count runs.
+
+        Args:
+            query: Which; all when not given. ``GROUP BY ExecutionStatus`` gives groups.
+            rpc_timeout: Longest wait for the answer.
+
+        Raises:
+            RPCError: The query cannot be read; the message says where.
+        """
+        return await self._outbound.count_workflows(CountWorkflowsInput(query, rpc_timeout))
+
+    @overload
+    def get_async_activity_handle(
+        self, *, workflow_id: str, run_id: str | None, activity_id: str
+    ) -> AsyncActivityHandle: ...
+    @overload
+    def get_async_activity_handle(self, *, task_token: bytes) -> AsyncActivityHandle: ...
+    def get_async_activity_handle(
+        self,
+        *,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        activity_id: str | None = None,
+        task_token: bytes | None = None,
+    ) -> AsyncActivityHandle:
+        """Give a handle on an activity that is completed from outside, by ids or by its token.
+
+        Args:
+            workflow_id: The workflow that scheduled it.
+            run_id: Its run; None for whichever is current.
+            activity_id: Its id.
+            task_token: What ``activity.info().task_token`` was in the attempt.
+
+        Raises:
+            ValueError: Neither all ids nor a token were given, or it is no token.
+        """
+        target: TaskToken | ActivityTarget
+        if task_token is not None:
+            if workflow_id is not None or activity_id is not None:
+                raise ValueError("Give either task_token, or workflow_id, run_id and activity_id, but not both.")
+            target = decode_task_token(task_token)
+        elif workflow_id is not None and activity_id is not None:
+            target = ActivityTarget(
+                namespace=self.namespace, workflow_id=workflow_id, run_id=run_id or "", activity_id=activity_id
+            )
+        else:
+            raise ValueError("An activity is named by task_token, or by workflow_id, run_id and activity_id.")
+        return AsyncActivityHandle(self, target)
+
+
+def _start_input(
+    workflow: str | Callable[..., Awaitable[Any]],
+    arg: Any,
+    args: Sequence[Any],
+    result_type: type | None,
+    options: dict[str, Any],
+) -> StartWorkflowInput:
+    unknown = sorted(options.keys() - StartOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"A start has no option {unknown[0]!r}; it has {', '.join(sorted(StartOptions.__annotations__))}."
+        )
+    target = workflow_target(workflow)
+    for name in ("id", "task_queue"):
+        value = options.get(name)
+        if not isinstance(value, str) or not value:
+            raise TypeError(
+                f"Starting {target.name!r} needs {name}=, a text that is not empty, but got {value!r}. "
+                + ("Choose an id that names the business case, such as 'claim-4711'." if name == "id" else "")
+            )
+    options.pop("request_eager_start", None)
+    options.setdefault("request_id", None)
+    options["request_id"] = options["request_id"] or new_request_id()
+    return StartWorkflowInput(
+        workflow=target.name,
+        args=target.check(arguments(arg, args)),
+        ret_type=result_type if result_type is not None else target.result_type,
+        **cast(Any, options),
+    )
+
+
+__all__ = ["AsyncActivityIDReference", "Client", "StartOptions"]

@@ -1,0 +1,64 @@
+"""Connection strings: which engine a client means.
+
+Owns: reading the string and saying what is wrong with it. Never: connects.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_FORMS: Final = (
+    "Use 'sqlite:claims.db' (a file beside the program), 'sqlite:///srv/claims.db' (an absolute path) or "
+    "'sqlite::memory:' (gone when the client closes)."
+)
+_HOST_PORT: Final = re.compile(r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
+_SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class SqliteTarget(NamedTuple):
+    """A SQLite file, or ``:memory:``."""
+
+    path: str
+
+
+def parse_target(target: str) -> SqliteTarget:
+    """Read a connection string.
+
+    Raises:
+        ValueError: It is not one, or names an engine that this build cannot reach.
+    """
+    if not target.strip():
+        raise ValueError(f"A connection string is needed, but got {target!r}. {_FORMS}")
+    if target.startswith("sqlite:"):
+        return SqliteTarget(_sqlite_path(target))
+    scheme = _SCHEME.match(target)
+    if scheme and scheme[1] in ("postgresql", "postgres"):
+        raise ValueError(f"PostgreSQL is not in this build yet, so {_redacted(target)!r} cannot be opened. {_FORMS}")
+    if scheme:
+        raise ValueError(f"Nothing here speaks {scheme[1]!r}, so {_redacted(target)!r} cannot be opened. {_FORMS}")
+    if _HOST_PORT.match(target):
+        raise ValueError(f"The server shape is not in this build yet, so {target!r} cannot be reached. {_FORMS}")
+    raise ValueError(
+        f"{target!r} does not say what kind of store it is. {_FORMS} If it is a SQLite file, write 'sqlite:{target}'."
+    )
+
+
+def _sqlite_path(target: str) -> str:
+    rest = target.removeprefix("sqlite:")
+    if rest.startswith("//"):
+        if not rest.startswith("///"):
+            raise ValueError(
+                f"{target!r} names a host, which a SQLite file has not. Three slashes begin an absolute path. {_FORMS}"
+            )
+        rest = rest[2:]
+    if not rest:
+        raise ValueError(f"{target!r} names no file. {_FORMS}")
+    if "?" in rest or "\0" in rest:
+        raise ValueError(f"{target!r} has options or a zero byte; a SQLite connection string is only a path. {_FORMS}")
+    return rest
+
+
+def _redacted(target: str) -> str:
+    """Without a password, since messages end up in logs."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:…@", target)
