@@ -7,7 +7,8 @@ How it works: stored JSON must be readable by people and by plain SQL, and must 
 engine. So events carry a payload as `StoredPayload`, a slice of JSON text that is copied untouched:
 
 * data whose only metadata is ``encoding: json/plain`` is stored as that very JSON;
-* everything else (binary, encrypted, null, data with further metadata, text that is not strict JSON) is stored as
+* everything else (binary, encrypted, null, data with further metadata, text that is not strict JSON or has white space
+  around it) is stored as
   ``{"$payload": {"metadata": {name: base64}, "data": base64}}``;
 * JSON that happens to contain the text ``"$payload"`` takes the second road too, so that the two never mix.
 """
@@ -29,6 +30,8 @@ Payloads: TypeAlias = tuple[StoredPayload, ...]
 ENCODING_KEY: Final = "encoding"
 JSON_PLAIN: Final = b"json/plain"
 _MARK: Final = b'"$payload"'
+_WHITESPACE: Final = b" \t\n\r"
+"""What may stand around a JSON value and is lost when the value becomes a slice of a larger text."""
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ def to_stored(payload: Payload, *, trusted: bool = False) -> StoredPayload:
         len(payload.metadata) == 1
         and payload.metadata.get(ENCODING_KEY) == JSON_PLAIN
         and _MARK not in payload.data
-        and (trusted or is_strict_json(payload.data))
+        and (trusted or (payload.data.strip(_WHITESPACE) == payload.data and is_strict_json(payload.data)))
     ):
         return msgspec.Raw(payload.data)
     return msgspec.Raw(_encoder.encode(_Envelope(_Wrapped(payload.metadata, payload.data))))
