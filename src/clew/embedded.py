@@ -45,12 +45,17 @@ _hosts: Final[dict[str, _Host]] = {}
 _hosts_lock: Final = threading.Lock()
 
 
+def _as_it_is(store: ports.Store) -> ports.Store:
+    return store
+
+
 async def connect_embedded(
     path: str,
     *,
     limits: Limits = LIMITS_DEFAULT,
     clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     entropy: Entropy | None = None,
+    wrap_store: Callable[[ports.Store], ports.Store] = _as_it_is,
 ) -> EmbeddedConnection:
     """Open the engine of a SQLite file in this process, or share the one that is open.
 
@@ -59,13 +64,14 @@ async def connect_embedded(
         limits: What runs may take; those of the first connection to a file hold.
         clock: Makes the engine's clock for its loop (tests pass a skipping one).
         entropy: Source of ids and secrets; the operating system's when not given.
+        wrap_store: Gets the opened store and gives what the engine uses in its place (tests put faults in between).
 
     Raises:
         RPCError: The file cannot be used: another process owns it, it is not a Clew store, no room, no permission.
     """
     key = _canonical(path)
     while True:
-        host, going = _join_host(key, limits, clock, entropy)
+        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store))
         if host is None:
             assert going is not None, "either a host to join or one whose end is awaited"
             await asyncio.wrap_future(going)
@@ -83,15 +89,13 @@ def _canonical(path: str) -> str:
     return path if path == MEMORY else os.path.realpath(path)
 
 
-def _join_host(
-    key: str, limits: Limits, clock: Callable[[asyncio.AbstractEventLoop], Clock], entropy: Entropy | None
-) -> tuple[_Host | None, Future[None] | None]:
+def _join_host(key: str, make: Callable[[], _Host]) -> tuple[_Host | None, Future[None] | None]:
     with _hosts_lock:
         host = _hosts.get(key)
         if host is not None and host.users_count == 0:
             return None, host.stopped
         if host is None or key == MEMORY:
-            host = _Host(key, limits, clock, entropy)
+            host = make()
             if key != MEMORY:
                 _hosts[key] = host
         host.users_count += 1
@@ -111,8 +115,10 @@ class _Host:
         limits: Limits,
         clock: Callable[[asyncio.AbstractEventLoop], Clock],
         entropy: Entropy | None,
+        wrap_store: Callable[[ports.Store], ports.Store],
     ) -> None:
         self.key = key
+        self._wrap_store = wrap_store
         self.limits = limits
         self.users_count = 0
         self.started: Future[None] = Future()
@@ -160,7 +166,7 @@ class _Host:
     async def _serve(self, release_wanted: asyncio.Event) -> None:
         store = await open_store(self.key)
         try:
-            engine = Engine(store, clock=self.clock, entropy=self._entropy, limits=self.limits)
+            engine = Engine(self._wrap_store(store), clock=self.clock, entropy=self._entropy, limits=self.limits)
             await engine.start()
             self.engine = engine
             self.started.set_result(None)
