@@ -274,6 +274,10 @@ class Store(Protocol):
         """Remove task rows that turned out to be stale; one that is not there is no error."""
         ...
 
+    def find_queued_events(self, shard: int, run_key: int) -> Awaitable[set[int]]:
+        """The scheduled event ids for which this run has a task row."""
+        ...
+
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> Awaitable[int]: ...
 
     def read_outbox(
@@ -295,6 +299,12 @@ class Store(Protocol):
     def count_runs(
         self, namespace: str, where: VisibilityFilter | None
     ) -> Awaitable[dict[WorkflowExecutionStatus, int]]: ...
+
+    def list_search_attributes(self, namespace: str) -> Awaitable[dict[str, str]]:
+        """The search attributes in use in a namespace, each with its type: ``Keyword``, ``KeywordList``, ``Text``,
+        ``Int``, ``Double``, ``Bool`` or ``Datetime``.
+        """
+        ...
 
     def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> Awaitable[int]:
         """Remove up to `limit` closed runs with their history; answers how many."""
