@@ -1,0 +1,86 @@
+-- The write path of a commit, as temporary views of the writer's own connection.
+--
+-- One INSERT of many rows into such a view is one call into SQLite that checks the guards and writes everything. That is
+-- the point: each call lets go of the interpreter's lock and must win it back, which beside a busy Python thread takes
+-- milliseconds, so the calls of a transaction are few whatever its size. A row whose run_key is NULL is padding.
+
+CREATE TEMP VIEW clew_update AS
+SELECT NULL AS run_key, NULL AS shard, NULL AS expected_version, NULL AS version, NULL AS status, NULL AS is_open,
+       NULL AS is_busy, NULL AS attention_at, NULL AS history_length, NULL AS history_size_bytes, NULL AS state,
+       NULL AS first_event_id, NULL AS last_event_id, NULL AS events;
+
+-- The hot one: leaves alone what only a close changes, so that no more indexes than needed are touched.
+CREATE TEMP TRIGGER clew_update_open INSTEAD OF INSERT ON clew_update
+WHEN new.is_open
+BEGIN
+    UPDATE executions
+    SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
+        history_length = new.history_length, history_size_bytes = new.history_size_bytes, state = new.state
+    WHERE run_key = new.run_key AND version = new.expected_version AND shard = new.shard;
+    SELECT raise(ABORT, 'version_conflict') WHERE changes() <> 1;
+    INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
+    SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
+    WHERE new.first_event_id IS NOT NULL;
+END;
+
+CREATE TEMP TRIGGER clew_update_closed INSTEAD OF INSERT ON clew_update
+WHEN new.is_open = 0
+BEGIN
+    UPDATE executions
+    SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
+        history_length = new.history_length, history_size_bytes = new.history_size_bytes, state = new.state, is_open = 0
+    WHERE run_key = new.run_key AND version = new.expected_version AND shard = new.shard;
+    SELECT raise(ABORT, 'version_conflict') WHERE changes() <> 1;
+    INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
+    SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
+    WHERE new.first_event_id IS NOT NULL;
+END;
+
+-- The whole row: an insert (expected_version 0), or an update whose visibility changed.
+CREATE TEMP VIEW clew_put AS
+SELECT NULL AS run_key, NULL AS shard, NULL AS expected_version, NULL AS version, NULL AS status, NULL AS is_open,
+       NULL AS is_busy, NULL AS attention_at, NULL AS history_length, NULL AS history_size_bytes, NULL AS state,
+       NULL AS first_event_id, NULL AS last_event_id, NULL AS events,
+       NULL AS expected_latest_run_key, NULL AS namespace, NULL AS workflow_id, NULL AS run_id,
+       NULL AS workflow_type, NULL AS task_queue, NULL AS start_time, NULL AS execution_time, NULL AS close_time,
+       NULL AS first_execution_run_id, NULL AS parent_workflow_id, NULL AS parent_run_id, NULL AS root_workflow_id,
+       NULL AS root_run_id, NULL AS memo, NULL AS search_attributes;
+
+CREATE TEMP TRIGGER clew_put_update INSTEAD OF INSERT ON clew_put
+WHEN new.expected_version > 0
+BEGIN
+    UPDATE executions
+    SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
+        history_length = new.history_length, history_size_bytes = new.history_size_bytes, state = new.state,
+        is_open = new.is_open, workflow_type = new.workflow_type, task_queue = new.task_queue,
+        start_time = new.start_time, execution_time = new.execution_time, close_time = new.close_time,
+        first_execution_run_id = new.first_execution_run_id, parent_workflow_id = new.parent_workflow_id,
+        parent_run_id = new.parent_run_id, root_workflow_id = new.root_workflow_id, root_run_id = new.root_run_id,
+        memo = new.memo, search_attributes = new.search_attributes
+    WHERE run_key = new.run_key AND version = new.expected_version AND shard = new.shard;
+    SELECT raise(ABORT, 'version_conflict') WHERE changes() <> 1;
+    INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
+    SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
+    WHERE new.first_event_id IS NOT NULL;
+END;
+
+CREATE TEMP TRIGGER clew_put_insert INSTEAD OF INSERT ON clew_put
+WHEN new.expected_version = 0
+BEGIN
+    SELECT raise(ABORT, 'latest_run_conflict')
+    WHERE new.expected_latest_run_key <> coalesce((SELECT max(run_key)
+                                                   FROM executions
+                                                   WHERE namespace = new.namespace AND workflow_id = new.workflow_id), 0);
+    INSERT INTO executions (run_key, shard, version, status, is_open, is_busy, attention_at, history_length,
+                            history_size_bytes, namespace, workflow_id, run_id, workflow_type, task_queue, start_time,
+                            execution_time, close_time, first_execution_run_id, parent_workflow_id, parent_run_id,
+                            root_workflow_id, root_run_id, memo, search_attributes, state)
+    VALUES (new.run_key, new.shard, new.version, new.status, new.is_open, new.is_busy, new.attention_at,
+            new.history_length, new.history_size_bytes, new.namespace, new.workflow_id, new.run_id, new.workflow_type,
+            new.task_queue, new.start_time, new.execution_time, new.close_time, new.first_execution_run_id,
+            new.parent_workflow_id, new.parent_run_id, new.root_workflow_id, new.root_run_id, new.memo,
+            new.search_attributes, new.state);
+    INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
+    SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
+    WHERE new.first_event_id IS NOT NULL;
+END;

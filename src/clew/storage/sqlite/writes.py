@@ -1,0 +1,93 @@
+"""The writes that are not commits of runs: namespaces, reserved numbers, retention.
+
+Owns: those transactions, as functions of the writer's connection. Never: the write path of runs (``commit``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final
+
+from clew.ports.store import NamespaceRow
+from clew.storage.sqlite.rows import fetch_all, placeholders, to_micros
+
+RUN_KEYS: Final = "next_run_key"
+TASK_IDS: Final = "next_task_id"
+
+_HIGHEST_USED: Final = {
+    RUN_KEYS: "SELECT max(run_key) FROM executions",
+    TASK_IDS: "SELECT max(id) FROM (SELECT max(task_id) AS id FROM tasks UNION ALL SELECT max(message_id) FROM outbox)",
+}
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[None]:
+    """All that is written inside is committed, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def put_namespace(connection: sqlite3.Connection, row: NamespaceRow) -> bool:
+    """Create the namespace unless it is there; whether it was created."""
+    with transaction(connection):
+        cursor = connection.execute(
+            "INSERT OR IGNORE INTO namespaces (name, secret, retention_seconds, settings) VALUES (?, ?, ?, ?)",
+            (row.name, row.secret, row.retention_seconds, row.settings),
+        )
+        return cursor.rowcount == 1
+
+
+def read_next_number(connection: sqlite3.Connection, counter: str) -> int:
+    """The first number of `counter` that was never given out, as far as the file knows."""
+    written = fetch_all(connection, "SELECT value FROM meta WHERE key = ?", (counter,))
+    (highest,) = fetch_all(connection, _HIGHEST_USED[counter])[0]
+    return max(int(written[0][0]) if written else 1, (highest or 0) + 1)
+
+
+def write_next_number(connection: sqlite3.Connection, counter: str, number: int) -> None:
+    """Make it durable that numbers below `number` may have been given out."""
+    with transaction(connection):
+        connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (counter, number))
+
+
+def read_or_put_meta(connection: sqlite3.Connection, key: str, value: int) -> int:
+    """A number that was fixed when the store was made; `value` fixes it now."""
+    found = fetch_all(connection, "SELECT value FROM meta WHERE key = ?", (key,))
+    if found:
+        return int(found[0][0])
+    with transaction(connection):
+        connection.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, value))
+    return value
+
+
+def delete_closed_runs(connection: sqlite3.Connection, namespace: str, closed_before: datetime, limit: int) -> int:
+    """Remove closed runs, oldest first; those with undelivered messages stay until these are delivered."""
+    with transaction(connection):
+        rows = fetch_all(
+            connection,
+            "SELECT run_key, shard FROM executions AS run WHERE namespace = ? AND close_time IS NOT NULL AND "
+            "close_time < ? "
+            "AND NOT is_open AND NOT EXISTS "
+            "(SELECT 1 FROM outbox WHERE outbox.shard = run.shard AND outbox.run_key = run.run_key) "
+            "ORDER BY close_time LIMIT ?",
+            (namespace, to_micros(closed_before), limit),
+        )
+        if not rows:
+            return 0
+        pairs = ", ".join(["(?, ?)"] * len(rows))
+        keys = [run_key for run_key, _ in rows]
+        flat = [number for run_key, shard in rows for number in (shard, run_key)]
+        for table in ("history", "pending_items", "tasks"):
+            connection.execute(f"DELETE FROM {table} WHERE (shard, run_key) IN (VALUES {pairs})", flat)
+        for table in ("search_attributes", "executions"):
+            connection.execute(f"DELETE FROM {table} WHERE run_key IN ({placeholders(keys)})", keys)
+        return len(rows)
