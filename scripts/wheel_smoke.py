@@ -27,8 +27,10 @@ class Greeting:
 
 
 async def main(directory: str) -> None:
-    client = await Client.connect(f"sqlite:{directory}/smoke.db")
-    async with Worker(client, task_queue="smoke", workflows=[Greeting], activities=[greet]):
+    async with (
+        await Client.connect(f"sqlite:{directory}/smoke.db") as client,
+        Worker(client, task_queue="smoke", workflows=[Greeting], activities=[greet]),
+    ):
         result = await client.execute_workflow(Greeting.run, "wheel", id="smoke-1", task_queue="smoke")
     assert result == "Hello, wheel!", result
 

@@ -114,18 +114,17 @@ def run_worker_under_fire(directory: Path, arguments: list[str], settings: Setti
 
 
 async def _read_store(directory: Path, plan: Plan) -> list[ClaimRecord]:
-    client = await Client.connect(f"sqlite:{directory / 'claims.db'}")
-    try:
+    async with await Client.connect(f"sqlite:{directory / 'claims.db'}") as client:
         return await read_records(client, plan)
-    finally:
-        await client.connection.close()
 
 
 def main() -> int:
     """Run the command; gives the exit status."""
     options = _parse_options()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
-    settings = Settings(options.claims, options.kills, seed, deadline_seconds=options.deadline)
+    settings = Settings(
+        options.claims, options.kills, seed, spread_seconds=options.spread, deadline_seconds=options.deadline
+    )
     directory = Path(tempfile.mkdtemp(prefix="clew-claims-"))
     print(f"{settings.claim_count} claims, a day lasts {settings.day_seconds:g} s, seed {seed}, files in {directory}")
     is_good = False
@@ -151,6 +150,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--claims", type=int, default=defaults.claim_count)
     parser.add_argument("--kills", type=int, default=defaults.kill_count)
     parser.add_argument("--seed", type=int, help="throw the same dice as another run")
+    parser.add_argument("--spread", type=float, default=defaults.spread_seconds, help="seconds in which they come in")
     parser.add_argument("--deadline", type=float, default=defaults.deadline_seconds, help="seconds until it has failed")
     parser.add_argument("--export", type=Path, help="write the shown claim's history to this file, as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the folder with database and logs")

@@ -11,10 +11,8 @@ import json
 import time
 from pathlib import Path
 
-from clew.client import Client, WorkflowHandle
+from clew.client import Client, RPCError, RPCStatusCode, WorkflowAlreadyStartedError, WorkflowHandle
 from clew.common import WorkflowIDReusePolicy
-from clew.exceptions import WorkflowAlreadyStartedError
-from clew.service import RPCError, RPCStatusCode
 from examples.claims.models import ClaimResult, Decision
 from examples.claims.plan import Plan, PlannedClaim
 from examples.claims.workflows import ClaimProcess

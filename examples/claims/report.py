@@ -7,15 +7,21 @@ post office; then the three are compared.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clew.client import Client, WorkflowExecutionStatus, WorkflowHistory
-from clew.client.history import compact_history
+from clew.client import (
+    Client,
+    RPCError,
+    RPCStatusCode,
+    WorkflowExecutionStatus,
+    WorkflowHistory,
+    format_compact_history,
+)
 from clew.model.events import ActivityTaskStarted, Event, TimerFired, WorkflowExecutionSignaled
-from clew.service import RPCError, RPCStatusCode
 from examples.claims.models import ClaimResult, Outcome
 from examples.claims.plan import Plan, PlannedClaim
 from examples.claims.services.ledger import Ledger, LedgerSummary
@@ -208,7 +214,7 @@ def format_report(report: Report, *, kill_count: int, seconds: float) -> str:
 
 def format_history(record: ClaimRecord) -> str:
     """One claim's compact history."""
-    return "\n".join(f"  {line}" for line in compact_history(record.events))
+    return textwrap.indent(format_compact_history(record.events), "  ")
 
 
 def pick_example(records: Iterable[ClaimRecord]) -> ClaimRecord | None:

@@ -33,9 +33,8 @@ async def run(directory: Path, fraud_url: str, payment_url: str) -> None:
         assessor_desk=directory / "desk",
     )
     office = ClaimActivities(offices)
-    client = await Client.connect(f"sqlite:{directory / 'claims.db'}")
-    with ThreadPoolExecutor(THREADS) as threads:
-        async with Worker(
+    async with await Client.connect(f"sqlite:{directory / 'claims.db'}") as client:
+        worker = Worker(
             client,
             task_queue=TASK_QUEUE,
             workflows=[ClaimProcess],
@@ -46,9 +45,10 @@ async def run(directory: Path, fraud_url: str, payment_url: str) -> None:
                 office.ask_assessor,
                 office.pay_out,
             ],
-            activity_executor=threads,
+            activity_executor=ThreadPoolExecutor(THREADS),
             max_concurrent_activities=THREADS,
-        ):
+        )
+        async with worker:
             print("ready", flush=True)
             await FrontDesk(client, Plan.read(directory / "plan.json"), offices.assessor_desk).run()
 

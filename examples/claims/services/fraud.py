@@ -11,7 +11,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from email.message import Message
 from http.server import ThreadingHTTPServer
 
 from examples.claims.services.server import Reply, make_server, serve_until_told
@@ -42,7 +42,7 @@ class FraudService:
         self._counts: Counter[str] = Counter(requests=0, timeouts=0, failures=0)
         self._closing = threading.Event()
 
-    def score(self, _headers: Mapping[str, str], body: bytes) -> Reply:
+    def score(self, _headers: Message, body: bytes) -> Reply:
         """Answer one request, if in the mood."""
         with self._lock:
             roll = self._dice.random()
@@ -56,7 +56,7 @@ class FraudService:
             return Reply(500, {"error": "the scoring model is having a moment"})
         return Reply(200, {"score": fraud_score(json.loads(body)["claim_id"])})
 
-    def stats(self, _headers: Mapping[str, str], _body: bytes) -> Reply:
+    def stats(self, _headers: Message, _body: bytes) -> Reply:
         """How many requests there were, and what became of them."""
         with self._lock:
             return Reply(200, dict(self._counts))

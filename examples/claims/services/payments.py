@@ -7,8 +7,8 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
+from email.message import Message
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class PaymentProvider:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter(requests=0, dropped_answers=0, failures=0, reused_keys=0)
 
-    def pay(self, headers: Mapping[str, str], body: bytes) -> Reply:
+    def pay(self, headers: Message, body: bytes) -> Reply:
         """Pay once per key."""
         key = headers.get("Idempotency-Key")
         if not key:
@@ -51,7 +51,7 @@ class PaymentProvider:
             return Reply(422, {"error": str(error)})
         return Reply(200, answer, dropped=drops)
 
-    def stats(self, _headers: Mapping[str, str], _body: bytes) -> Reply:
+    def stats(self, _headers: Message, _body: bytes) -> Reply:
         """The books, and how often this service misbehaved."""
         with self._lock:
             counts = dict(self._counts)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,7 +23,7 @@ class Reply:
     dropped: bool = False
 
 
-Route = Callable[[Mapping[str, str], bytes], Reply]
+Route = Callable[[Message, bytes], Reply]
 """Takes the headers and the body of a request."""
 
 
