@@ -1,0 +1,181 @@
+"""Attention: waking each run when one of its deadlines is due (design §6).
+
+Owns: the heap of the near horizon, the one timer that wakes for its top, and the loading of what comes next.
+Never: decides what a deadline means (``core.due``).
+
+How it works: every run stores the next instant at which it needs the engine, indexed. The node keeps the runs due within
+the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry may be out
+of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half horizon the store
+is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from clew.engine.runs import RunCache, RunEntry
+from clew.ports.clock import Cancellable, Clock
+from clew.ports.store import Store, StoreError
+
+logger = logging.getLogger("clew.engine")
+
+HORIZON: Final = timedelta(seconds=60)
+"""How far ahead runs are held in memory; farther ones are rows only."""
+
+SCAN_ROWS: Final = 20_000
+SCAN_SPACING: Final = timedelta(milliseconds=250)
+"""Shortest time between two scans when more is due than one scan gives."""
+
+RETRY_DELAY: Final = timedelta(seconds=1)
+"""After a failed load or commit, the run is looked at again this much later."""
+
+DUE_AT_ONCE_MAX: Final = 500
+"""Runs woken in one turn of the loop, so that a herd of timers does not block everything else."""
+
+
+class Attention:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        cache: RunCache,
+        *,
+        wake: Callable[[RunEntry], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._cache = cache
+        self._wake = wake
+        self._heap: list[tuple[datetime, int, int]] = []
+        self._horizon_end = datetime.min.replace(tzinfo=UTC)
+        self._scanned_at = self._horizon_end
+        self._timer: Cancellable | None = None
+        self._timer_at: datetime | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._scan_is_running = False
+        self._is_closed = False
+        self.lag_max = timedelta(0)
+        """The longest that a deadline was overdue when it was looked at."""
+
+    async def start(self) -> None:
+        """Load the first stretch."""
+        await self._scan()
+        self._arm_timer()
+
+    def arm(self, entry: RunEntry) -> None:
+        """The run's next deadline may have become earlier."""
+        when = entry.state.next_attention()
+        if when is None:
+            return
+        armed = entry.armed_at
+        if armed is not None and armed <= when:
+            return
+        if when > self._horizon_end:
+            return
+        entry.armed_at = when
+        self._push(when, entry.run_key, entry.shard)
+
+    def arm_again_later(self, shard: int, run_key: int) -> None:
+        """Something went wrong with this run: look again soon."""
+        self._push(self._clock.now() + RETRY_DELAY, run_key, shard)
+
+    async def close(self) -> None:
+        """Wake no more runs."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _push(self, when: datetime, run_key: int, shard: int) -> None:
+        heapq.heappush(self._heap, (when, run_key, shard))
+        if self._timer_at is None or when < self._timer_at:
+            self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        if self._is_closed:
+            return
+        scan_at = max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
+        when = min(self._heap[0][0], scan_at) if self._heap else scan_at
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._clock.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_at = None
+        if self._is_closed:
+            return
+        now = self._clock.now()
+        scan_at = max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
+        if now >= scan_at and not self._scan_is_running:
+            self._spawn(self._scan_then_arm())
+        heap = self._heap
+        count = 0
+        while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
+            when, run_key, shard = heapq.heappop(heap)
+            count += 1
+            entry = self._cache.get(run_key)
+            if entry is None:
+                self._spawn(self._load_and_look(shard, run_key, when))
+            else:
+                self._look(entry, when, now)
+        if not self._scan_is_running or heap:
+            self._arm_timer()
+
+    def _look(self, entry: RunEntry, when: datetime, now: datetime) -> None:
+        if entry.armed_at is not None and entry.armed_at <= when:
+            entry.armed_at = None
+        due = entry.state.next_attention()
+        if due is not None and due <= now:
+            self.lag_max = max(self.lag_max, now - due)
+            self._wake(entry)
+        self.arm(entry)
+
+    async def _load_and_look(self, shard: int, run_key: int, when: datetime) -> None:
+        try:
+            entry = await self._cache.load(shard, run_key)
+        except StoreError as error:
+            logger.warning("attention.load_failed run_key=%s error=%s", run_key, error)
+            self.arm_again_later(shard, run_key)
+            return
+        if entry is not None and not self._is_closed:
+            self._look(entry, when, self._clock.now())
+
+    async def _scan_then_arm(self) -> None:
+        await self._scan()
+        self._arm_timer()
+
+    async def _scan(self) -> None:
+        """Take the next stretch of the horizon into memory."""
+        self._scan_is_running = True
+        now = self._scanned_at = self._clock.now()
+        try:
+            rows = await self._store.find_due_runs(None, now + HORIZON, SCAN_ROWS)
+        except StoreError as error:
+            logger.warning("attention.scan_failed error=%s", error)
+            self._horizon_end = now + HORIZON / 2 + RETRY_DELAY
+            return
+        finally:
+            self._scan_is_running = False
+        self._horizon_end = now + HORIZON if len(rows) < SCAN_ROWS else rows[-1].attention_at
+        for row in rows:
+            entry = self._cache.get(row.run_key)
+            if entry is None:
+                heapq.heappush(self._heap, (row.attention_at, row.run_key, row.shard))
+            else:
+                self.arm(entry)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,590 @@
+"""The engine: one node, offering the service contract over one store.
+
+Owns: the composition of the node's parts, its start and stop, and the calls of the contract.
+Never: decides (``core``), speaks SQL (``storage``) or knows who calls (client, worker, link, CLI).
+
+How it works: every call finds its run, wraps its decision in an `Operation` and gives it to the `Funnel`; what only
+reads goes to the store or to memory. All of it belongs to one event loop. Starting means: know the namespaces, take up
+what was out at workers when the store was last let go of, arm the timers, deliver the outbox. Stopping means: refuse new
+calls, wait until everything accepted is durable, let go of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from clew.core.decisions import (
+    decide_cancel_activity,
+    decide_cancel_request,
+    decide_complete_activity,
+    decide_complete_workflow_task,
+    decide_detach_activity,
+    decide_due,
+    decide_fail_activity,
+    decide_fail_workflow_task,
+    decide_heartbeat_activity,
+    decide_release_activity,
+    decide_signal,
+    decide_terminate,
+)
+from clew.core.state import ExecutionState
+from clew.core.transition import Transition
+from clew.engine.attention import Attention
+from clew.engine.claims import Claims
+from clew.engine.describe import describe_state
+from clew.engine.funnel import Decision, Funnel, Operation, store_error
+from clew.engine.history import HistoryWaiters
+from clew.engine.ids import IdBlocks
+from clew.engine.keeping import Keeping
+from clew.engine.locate import Locator
+from clew.engine.matching import Matcher, Session
+from clew.engine.namespaces import Namespaces
+from clew.engine.offers import OfferDesk
+from clew.engine.outbox import Outbox
+from clew.engine.pipeline import CommitPipeline
+from clew.engine.queries import QueryDesk
+from clew.engine.reading import Reader
+from clew.engine.recovery import recover, release_lost
+from clew.engine.runs import RunCache, RunEntry
+from clew.engine.starts import Started, Starter, StartExtras
+from clew.engine.updates import UpdateDesk, check_chain
+from clew.model import inputs as i
+from clew.model.events import WorkflowTaskCompleted
+from clew.model.limits import Limits
+from clew.model.policies import WorkflowIDConflictPolicy
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports.clock import Clock
+from clew.ports.entropy import Entropy
+from clew.ports.store import Store, StoreError
+from clew.service import requests as r
+from clew.service.contract import TaskSink, WorkerSession
+from clew.service.errors import RPCError
+
+logger = logging.getLogger("clew.engine")
+
+
+class Engine:
+    """One node. Implements ``service.contract.Service``; make it with `Engine(...)`, then `await start()`.
+
+    Args:
+        store: An open store; `stop` closes it.
+        clock: Time.
+        entropy: Identifiers and secrets.
+        node_id: Unique per engine process; part of its sessions' ids.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, entropy: Entropy, node_id: str = "") -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self.node_id = node_id or entropy.uuid7()
+        self._loop = asyncio.get_running_loop()
+        self._is_open = False
+        self.namespaces = Namespaces(store, entropy)
+        self._ids = IdBlocks(store)
+        self._cache = RunCache(store)
+        self._waiters = HistoryWaiters()
+        self._locator = Locator(store, self._cache, self.namespaces)
+        self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded)
+        self._matcher = Matcher(
+            store,
+            clock,
+            node_id=self.node_id,
+            start_claimed=lambda row: self._claims.start(row),
+            start_sticky=lambda *waiting: self._claims.start_sticky(*waiting),
+            on_detached=self._detached,
+        )
+        self._desk = OfferDesk(
+            store,
+            self._matcher,
+            self._ids,
+            limits_of=lambda name: self.namespaces.get(name).limits,
+            secret_of=self.namespaces.secret_of,
+            spawn=lambda work: self._funnel.spawn(work),
+        )
+        self._funnel = Funnel(
+            clock=clock,
+            cache=self._cache,
+            pipeline=self._pipeline,
+            desk=self._desk,
+            adopt_new_run=lambda entry, state: self._starter.adopt_successor(entry, state),
+            on_changed=self._changed,
+            on_outbox=lambda: self._outbox.wake(),
+            on_failed=self._commit_failed,
+        )
+        self._starter = Starter(
+            store=store,
+            clock=clock,
+            entropy=entropy,
+            ids=self._ids,
+            cache=self._cache,
+            pipeline=self._pipeline,
+            funnel=self._funnel,
+            namespaces=self.namespaces,
+            locator=self._locator,
+        )
+        self._claims = Claims(
+            store=store, clock=clock, cache=self._cache, matcher=self._matcher, desk=self._desk, funnel=self._funnel
+        )
+        self._attention = Attention(store, clock, self._cache, wake=self._wake_due)
+        self._outbox = Outbox(
+            store=store,
+            cache=self._cache,
+            funnel=self._funnel,
+            locator=self._locator,
+            starter=lambda: self._starter,
+        )
+        self._queries = QueryDesk(store, clock, entropy, self._matcher)
+        self._updates = UpdateDesk(store, self._funnel, self._locator, self.namespaces)
+        self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
+        self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up the store's work. To be awaited once, before any call.
+
+        Raises:
+            StoreError: The store cannot be read or written.
+        """
+        await self.namespaces.load()
+        await self._ids.fill()
+        await recover(self._store, self._cache, self._funnel, limits_of=self._limits)
+        self._is_open = True
+        await self._attention.start()
+        self._outbox.wake()
+        self._keeping.start()
+
+    async def stop(self) -> None:
+        """Refuse new calls, make everything accepted durable, and let go of the store."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._keeping.close()
+        await self._matcher.close()
+        await self._attention.close()
+        await self._outbox.close()
+        await self._funnel.wait_spawned()
+        await self._pipeline.wait_idle()
+        self._waiters.wake_all()
+        await self._store.close()
+
+    # --- clients: changing a run ------------------------------------------------------------------------------------
+
+    def start_workflow(self, request: i.StartWorkflowRequest) -> Awaitable[r.StartWorkflowResponse]:
+        """Start a run, or answer with the one that the policies say to use."""
+        future: asyncio.Future[r.StartWorkflowResponse] = self._loop.create_future()
+        if self._refuses(future):
+            return future
+        started = self._starter.start(request)
+        started.add_done_callback(partial(_forward_response, future))
+        return future
+
+    def signal_workflow(self, request: i.SignalWorkflowRequest) -> Awaitable[None]:
+        """Record a signal."""
+        return self._change(
+            request,
+            lambda s, now: decide_signal(s, request, now, limits=self._limits(request.namespace)),
+        )
+
+    async def signal_with_start(self, request: r.SignalWithStartRequest) -> r.StartWorkflowResponse:
+        """Signal the open run, or start one with the signal in its first task, atomically."""
+        self._check_open()
+        start = request.start
+        signal = i.SignalWorkflowRequest(
+            namespace=start.namespace,
+            workflow_id=start.workflow_id,
+            signal_name=request.signal_name,
+            request_id=start.request_id,
+            input=request.signal_input,
+            identity=start.identity,
+            header=request.signal_header,
+        )
+        while True:
+            started = await self._starter.start(with_use_existing(start), StartExtras(signal=signal))
+            if started.response.started:
+                return started.response
+            limits = self._limits(start.namespace)
+            answer: asyncio.Future[None] = self._loop.create_future()
+            self._funnel.apply(
+                started.entry,
+                Operation(
+                    lambda s, now: decide_signal(s, signal, now, dispatch_now=True, limits=limits),
+                    answer,
+                    locate=lambda: self._locator.find(start.namespace, start.workflow_id),
+                ),
+            )
+            try:
+                await answer
+            except RPCError as error:
+                if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED:
+                    raise
+            else:
+                return started.response
+
+    def request_cancel_workflow(self, request: i.RequestCancelRequest) -> Awaitable[None]:
+        """Record a cancel request; a second one is no event."""
+        return self._change(
+            request,
+            lambda s, now: decide_cancel_request(s, request, now, limits=self._limits(request.namespace)),
+            first_execution_run_id=request.first_execution_run_id,
+        )
+
+    def terminate_workflow(self, request: i.TerminateWorkflowRequest) -> Awaitable[None]:
+        """Close the run now."""
+        return self._change(
+            request,
+            lambda s, now: decide_terminate(s, request, now),
+            first_execution_run_id=request.first_execution_run_id,
+        )
+
+    async def update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
+        """Send an update and wait for its stage."""
+        self._check_open()
+        return await self._updates.update(request)
+
+    async def poll_update(self, request: r.PollUpdateRequest) -> r.UpdateResponse:
+        """Wait for the stage of an update sent before."""
+        self._check_open()
+        return await self._updates.poll(request)
+
+    async def update_with_start(self, request: r.UpdateWithStartRequest) -> r.UpdateWithStartResponse:
+        """Start a run (or use the open one) and send it an update."""
+        self._check_open()
+        started = await self._starter.start(request.start)
+        update = await self._updates.admit_and_wait(started.entry, request.update)
+        return r.UpdateWithStartResponse(start=started.response, update=update)
+
+    # --- clients: reading -------------------------------------------------------------------------------------------
+
+    async def query_workflow(self, request: r.QueryWorkflowRequest) -> r.QueryWorkflowResponse:
+        """Ask workflow code."""
+        self._check_open()
+        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        return await self._queries.ask(entry, request, self._limits(request.namespace))
+
+    async def describe_workflow(self, request: r.DescribeWorkflowRequest) -> r.WorkflowDescription:
+        """Everything about one run, and why it waits."""
+        self._check_open()
+        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        return describe_state(entry.state, why_unmatched=self._matcher.why_unmatched)
+
+    def get_history(self, request: r.GetHistoryRequest) -> Awaitable[r.GetHistoryResponse]:
+        """Read events, or wait for them."""
+        return self._reader.get_history(request)
+
+    def list_workflows(self, request: r.ListWorkflowsRequest) -> Awaitable[r.ListWorkflowsResponse]:
+        """List runs, newest first."""
+        return self._reader.list_workflows(request)
+
+    def count_workflows(self, request: r.CountWorkflowsRequest) -> Awaitable[r.CountWorkflowsResponse]:
+        """Count runs by status."""
+        return self._reader.count_workflows(request)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> WorkerSession:
+        """Take in a worker."""
+        self._check_open()
+        self.namespaces.get(hello.namespace)
+        return self._matcher.attach(hello, sink)
+
+    def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
+        """Take the commands of a workflow task."""
+        return self._by_token(
+            request.token,
+            lambda entry: partial(self._decide_complete_workflow_task, entry, request),
+            needs_started=True,
+            on_committed=(lambda entry, _: self._queries.on_task_completed(entry, request.query_results))
+            if request.query_results
+            else None,
+        )
+
+    def _decide_complete_workflow_task(
+        self, entry: RunEntry, request: i.CompleteWorkflowTaskRequest, state: ExecutionState, now: Any
+    ) -> Transition | Rejection | None:
+        task = state.workflow_task
+        return decide_complete_workflow_task(
+            state,
+            request,
+            now,
+            session=task.session if task is not None else "",
+            new_run_id=self._entropy.uuid7,
+            started=entry.started_event,
+            limits=self._limits(state.namespace),
+        )
+
+    def fail_workflow_task(self, request: i.FailWorkflowTaskRequest) -> Awaitable[None]:
+        """Take the failure of a workflow task; it is tried again."""
+        return self._by_token(
+            request.token,
+            lambda entry: lambda s, now: decide_fail_workflow_task(s, request, now, limits=self._limits(s.namespace)),
+            on_committed=lambda entry, _: self._queries.refuse_waiting(entry, self._limits(entry.state.namespace)),
+        )
+
+    async def answer_query(self, request: r.AnswerQueryRequest) -> None:
+        """Take the answer to a direct query."""
+        self._queries.answer(request)
+
+    def complete_activity(self, request: i.CompleteActivityRequest) -> Awaitable[None]:
+        """Record an activity's result."""
+        return self._by_target(
+            request.token, lambda s, now: decide_complete_activity(s, request, now, limits=self._limits(s.namespace))
+        )
+
+    def fail_activity(self, request: i.FailActivityRequest) -> Awaitable[None]:
+        """Record a failed attempt: it is tried again, or the activity fails."""
+        return self._by_target(
+            request.token, lambda s, now: decide_fail_activity(s, request, now, limits=self._limits(s.namespace))
+        )
+
+    def cancel_activity(self, request: i.CancelActivityRequest) -> Awaitable[None]:
+        """Record that an activity ended because it was asked to."""
+        return self._by_target(
+            request.token, lambda s, now: decide_cancel_activity(s, request, now, limits=self._limits(s.namespace))
+        )
+
+    def release_activity(self, request: i.ReleaseActivityRequest) -> Awaitable[None]:
+        """Take an attempt back unused."""
+        return self._by_target(request.token, lambda s, now: decide_release_activity(s, request, now))
+
+    def detach_activity(self, token: i.TaskToken) -> Awaitable[None]:
+        """The attempt will be completed from elsewhere: it no longer ends with its worker's session."""
+        return self._by_target(token, lambda s, now: decide_detach_activity(s, token, now))
+
+    def heartbeat_activity(self, request: i.HeartbeatActivityRequest) -> Awaitable[r.HeartbeatActivityResponse]:
+        """Record that an attempt is alive, with its progress."""
+        return self._by_target(
+            request.token,
+            lambda s, now: decide_heartbeat_activity(s, request, now),
+            reply=lambda _, transition: r.HeartbeatActivityResponse(cancel_requested=transition.reply.cancel_requested),
+        )
+
+    # --- the ways in ------------------------------------------------------------------------------------------------
+
+    def _change(self, request: Any, decide: Decision, *, first_execution_run_id: str = "") -> asyncio.Future[None]:
+        """Change the run that a client names: the run given, else the current one."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._refuses(future):
+            return future
+
+        async def locate() -> RunEntry:
+            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+            check_chain(entry, first_execution_run_id)
+            return entry
+
+        operation = Operation(decide, future, locate=locate)
+        try:
+            entry = self._locator.at_hand(request.namespace, request.workflow_id, request.run_id)
+            if entry is not None:
+                check_chain(entry, first_execution_run_id)
+        except RPCError as error:
+            operation.refuse(error)
+            return future
+        if entry is None:
+            self._funnel.spawn(self._funnel.retry(operation))
+        else:
+            self._funnel.apply(entry, operation)
+        return future
+
+    def _by_token(
+        self,
+        token: i.TaskToken,
+        bind: Callable[[RunEntry], Decision],
+        *,
+        needs_started: bool = False,
+        on_committed: Callable[[RunEntry, Transition], None] | None = None,
+    ) -> asyncio.Future[None]:
+        """Change the run that a worker's token names."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._refuses(future):
+            return future
+        entry = self._locator.by_token_at_hand(token)
+        if entry is not None and not (needs_started and _lacks_started(entry)):
+            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed))
+        else:
+            self._funnel.spawn(self._by_token_later(token, bind, future, on_committed))
+        return future
+
+    def _bound(
+        self,
+        bind: Callable[[RunEntry], Decision],
+        entry: RunEntry,
+        token: i.TaskToken,
+        future: asyncio.Future[Any],
+        on_committed: Callable[[RunEntry, Transition], None] | None,
+    ) -> Operation:
+        operation = Operation(bind(entry), future, on_committed=on_committed)
+
+        async def locate() -> RunEntry:
+            again = await self._locate_with_started(token)
+            operation.decide = bind(again)
+            return again
+
+        operation.locate = locate
+        return operation
+
+    async def _locate_with_started(self, token: i.TaskToken) -> RunEntry:
+        entry = await self._locator.by_token(token)
+        await self._reader.ensure_started_event(entry)
+        return entry
+
+    async def _by_token_later(
+        self,
+        token: i.TaskToken,
+        bind: Callable[[RunEntry], Decision],
+        future: asyncio.Future[Any],
+        on_committed: Callable[[RunEntry, Transition], None] | None,
+    ) -> None:
+        try:
+            entry = await self._locate_with_started(token)
+        except StoreError as error:
+            _fail(future, store_error(error))
+        except RPCError as error:
+            _fail(future, error)
+        else:
+            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed))
+
+    def _by_target(
+        self,
+        target: i.TaskToken | i.ActivityTarget,
+        decide: Decision,
+        *,
+        reply: Callable[[RunEntry, Transition], Any] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Change the run of an activity, named by token or by ids."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._refuses(future):
+            return future
+        if isinstance(target, i.TaskToken):
+            token = target
+            operation = Operation(decide, future, locate=lambda: self._locator.by_token(token), reply=reply)
+            entry = self._locator.by_token_at_hand(token)
+        else:
+            ids = target
+            operation = Operation(
+                decide,
+                future,
+                locate=lambda: self._locator.find(ids.namespace, ids.workflow_id, ids.run_id),
+                reply=reply,
+            )
+            entry = None
+        if entry is None:
+            self._funnel.spawn(self._funnel.retry(operation))
+        else:
+            self._funnel.apply(entry, operation)
+        return future
+
+    # --- what happens by itself -------------------------------------------------------------------------------------
+
+    def _wake_due(self, entry: RunEntry) -> None:
+        """A deadline of the run is due."""
+        if _lacks_started(entry):
+            self._funnel.spawn(self._wake_due_later(entry))
+            return
+        limits = self._limits(entry.state.namespace)
+        self._funnel.apply(
+            entry,
+            Operation(
+                lambda s, now: decide_due(s, now, limits, new_run_id=self._entropy.uuid7, started=entry.started_event)
+            ),
+        )
+
+    async def _wake_due_later(self, entry: RunEntry) -> None:
+        try:
+            await self._reader.ensure_started_event(entry)
+        except StoreError as error:
+            logger.warning("attention.load_failed run_id=%s error=%s", entry.state.run_id, error)
+            self._attention.arm_again_later(entry.shard, entry.run_key)
+            return
+        self._wake_due(entry)
+
+    def _changed(self, entry: RunEntry, transition: Transition) -> None:
+        """A transition of this run is durable."""
+        state = entry.state
+        self._attention.arm(entry)
+        if transition.events:
+            first = transition.events[0]
+            entry.durable_last_event_id = transition.events[-1].event_id
+            if type(first) is WorkflowTaskCompleted and state.sticky_session:
+                entry.forget_until(first.started_event_id)
+            entry.trim_tail()
+            self._waiters.wake(entry.run_key, is_closed=not state.is_open)
+        if entry.update_waiters:
+            self._updates.wake(entry, transition)
+        if entry.queries:
+            for query in self._queries.ask_waiting(entry):
+                self._funnel.spawn(self._queries.ask_directly(entry, query))
+
+    def _discarded(self, entry: RunEntry) -> None:
+        """The run's state in memory cannot be trusted any more."""
+        self._cache.discard(entry)
+        if entry.update_waiters:
+            self._updates.abandon(entry)
+
+    def _commit_failed(self, entry: RunEntry, error: StoreError) -> None:
+        logger.warning("engine.commit_failed run_id=%s error=%s", entry.state.run_id, error)
+        self._attention.arm_again_later(entry.shard, entry.run_key)
+
+    def _detached(self, session: Session) -> None:
+        """A worker is gone: take up what it held."""
+        lost = session.session_id
+        self._queries.on_detached(session)
+        for entry in self._cache.holders(lost):
+            limits = self._limits(entry.state.namespace)
+            self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits)))
+
+    def _limits(self, namespace: str) -> Limits:
+        return self.namespaces.get(namespace).limits
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise stopped()
+
+    def _refuses(self, future: asyncio.Future[Any]) -> bool:
+        if self._is_open:
+            return False
+        future.set_exception(stopped())
+        return True
+
+
+def stopped() -> RPCError:
+    """The refusal of an engine that does not run."""
+    return RPCError(
+        Rejection(
+            code=RejectionCode.UNAVAILABLE,
+            message="the engine is stopped or has not started yet; nothing was done; connect again",
+        )
+    )
+
+
+def with_use_existing(start: i.StartWorkflowRequest) -> i.StartWorkflowRequest:
+    """Signal-with-start uses an open run unless told otherwise (semantics 1.1)."""
+    if start.id_conflict_policy is not WorkflowIDConflictPolicy.UNSPECIFIED:
+        return start
+    return msgspec.structs.replace(start, id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
+
+
+def _lacks_started(entry: RunEntry) -> bool:
+    return entry.started_event is None and entry.state.needs_started_event
+
+
+def _forward_response(future: asyncio.Future[r.StartWorkflowResponse], started: asyncio.Future[Started]) -> None:
+    if future.done():
+        return
+    error = started.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(started.result().response)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,342 @@
+"""The one funnel: every input that changes a run goes through `Funnel.apply`.
+
+Owns: load → decide → hand over → commit → effects (design §5), and the answers to callers.
+Never: knows what a decision means, or which call it came from.
+
+How it works: an `Operation` is one input: the decision to take, and the future to answer. `apply` takes the decision on
+the entry's state; what it asks to be worked on is matched to waiting workers before the commit, so that a task is
+committed already leased; then the transition goes to the pipeline. After the commit the offers go out, the caller is
+answered, and whoever waits on the run's history is woken. A refusal is told only once everything before it is durable.
+A lost guard reloads the run and decides again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+
+from clew.core.state import ExecutionState
+from clew.core.transition import (
+    ActivityCancelWanted,
+    ActivityTaskReady,
+    RunClosed,
+    Transition,
+    UpdateSettled,
+    WorkflowTaskDropped,
+    WorkflowTaskReady,
+)
+from clew.engine.offers import Offer, OfferDesk
+from clew.engine.pipeline import CommitPipeline, Outcome, Submission
+from clew.engine.runs import RunCache, RunEntry
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports.clock import Clock
+from clew.ports.store import (
+    CommitStatus,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+from clew.service.errors import RPCError
+
+logger = logging.getLogger("clew.engine")
+
+ATTEMPTS_MAX: Final = 10
+"""Times one operation decides again after it lost a guard, before the caller is told to try later."""
+
+Decision = Callable[[ExecutionState, datetime], "Transition | Rejection | None"]
+
+
+class Operation:
+    """One input on one run.
+
+    Args:
+        decide: The decision; None from it means there is nothing to do.
+        locate: Finds the entry again after a lost guard; None when the run must be in memory.
+        future: Answered once the outcome is durable; may be None.
+        reply: Makes the answer from the committed transition; by default the transition's own reply.
+        tasks_delete, outbox_delete: Rows to remove in the same commit.
+        on_committed: Called after the commit, before the answer.
+    """
+
+    __slots__ = ("attempts", "decide", "future", "locate", "on_committed", "outbox_delete", "reply", "tasks_delete")
+
+    def __init__(
+        self,
+        decide: Decision,
+        future: asyncio.Future[Any] | None = None,
+        *,
+        locate: Callable[[], Awaitable[RunEntry]] | None = None,
+        reply: Callable[[RunEntry, Transition], Any] | None = None,
+        tasks_delete: list[int] | None = None,
+        outbox_delete: int | None = None,
+        on_committed: Callable[[RunEntry, Transition], None] | None = None,
+    ) -> None:
+        self.decide = decide
+        self.future = future
+        self.locate = locate
+        self.reply = reply
+        self.tasks_delete = tasks_delete
+        self.outbox_delete = outbox_delete
+        self.on_committed = on_committed
+        self.attempts = 0
+
+    def answer(self, value: Any) -> None:
+        """Give the caller its answer, if anyone still waits."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(value)
+
+    def refuse(self, error: BaseException) -> None:
+        """Give the caller an error, if anyone still waits."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+class OpSubmission(Submission):
+    """A submission with its operation and the offers to make once it is durable."""
+
+    __slots__ = ("offers", "operation")
+
+    def __init__(
+        self,
+        entry: RunEntry,
+        transition: Transition,
+        on_settled: Callable[[Submission, Outcome], None],
+        operation: Operation | None,
+    ) -> None:
+        super().__init__(entry, transition, on_settled)
+        self.operation = operation
+        self.offers: list[Offer] = []
+
+
+class Funnel:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        cache: RunCache,
+        pipeline: CommitPipeline,
+        desk: OfferDesk,
+        adopt_new_run: Callable[[RunEntry, ExecutionState], RunEntry],
+        on_changed: Callable[[RunEntry, Transition], None],
+        on_outbox: Callable[[], None],
+        on_failed: Callable[[RunEntry, StoreError], None],
+    ) -> None:
+        self._clock = clock
+        self._cache = cache
+        self._pipeline = pipeline
+        self._desk = desk
+        self._adopt_new_run = adopt_new_run
+        self._on_changed = on_changed
+        self._on_outbox = on_outbox
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def apply(self, entry: RunEntry, operation: Operation) -> None:
+        """Take the operation's decision on this entry, and see it through."""
+        if entry.is_discarded and operation.locate is not None:
+            self.spawn(self.retry(operation))
+            return
+        try:
+            outcome = operation.decide(entry.state, self._clock.now())
+        except Exception as error:
+            self._park(entry, operation, error)
+            return
+        if isinstance(outcome, Rejection):
+            rejection = outcome
+            if operation.tasks_delete:
+                self._desk.forget_rows(operation.tasks_delete)
+            self._after_current(entry, operation, lambda: operation.refuse(RPCError(rejection)))
+            return
+        if outcome is None:
+            self._after_current(entry, operation, lambda: operation.answer(None))
+            return
+        self.submit(entry, outcome, operation)
+
+    def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None) -> None:
+        """Hand over what the transition made ready, and commit it."""
+        submission = OpSubmission(entry, transition, self.settle, operation)
+        if transition.effects:
+            self.hand_over(submission)
+        if operation is not None and operation.tasks_delete:
+            submission.tasks_delete = operation.tasks_delete
+        if transition.events:
+            entry.remember(transition.events)
+        new_run = transition.new_run
+        if new_run is not None:
+            self._submit_with_new_run(submission, *new_run)
+        else:
+            self._pipeline.submit(submission, outbox_delete=operation.outbox_delete if operation is not None else None)
+
+    def submit_prepared(self, submission: OpSubmission) -> None:
+        """Commit a submission whose tasks are handed over already."""
+        if submission.transition.events:
+            submission.entry.remember(submission.transition.events)
+        self._pipeline.submit(submission)
+
+    async def retry(self, operation: Operation) -> None:
+        """Find the run again and decide anew."""
+        assert operation.locate is not None, "an operation that can lose its guard must know how to find its run again"
+        try:
+            entry = await operation.locate()
+        except RPCError as error:
+            operation.refuse(error)
+            return
+        except StoreError as error:
+            operation.refuse(store_error(error))
+            return
+        self.apply(entry, operation)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run background work that belongs to an operation; its errors are the operation's."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait_spawned(self) -> None:
+        """Wait for background work that is still on its way."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _after_current(self, entry: RunEntry, operation: Operation, tell: Callable[[], None]) -> None:
+        """Tell what was decided on this state once that state is durable; decide again if it never became so."""
+
+        def settled() -> None:
+            if entry.is_discarded and operation.locate is not None:
+                self.spawn(self.retry(operation))
+            else:
+                tell()
+
+        self._pipeline.after_current(entry, settled)
+
+    # --- hand-over --------------------------------------------------------------------------------------------------
+
+    def hand_over(self, submission: OpSubmission) -> None:
+        """Match ready tasks to waiting workers now, so that they are committed already leased.
+
+        Decisions absorbed here may make further effects; those are looked at in turn.
+        """
+        effects = submission.transition.effects
+        position = 0
+        while position < len(effects):
+            effect = effects[position]
+            position += 1
+            if type(effect) is WorkflowTaskReady:
+                self._desk.match_workflow_task(submission, effect, self._clock.now())
+            elif type(effect) is ActivityTaskReady:
+                self._desk.match_activity_task(submission, effect, self._clock.now())
+
+    def _submit_with_new_run(self, submission: OpSubmission, state: ExecutionState, transition: Transition) -> None:
+        successor = self._adopt_new_run(submission.entry, state)
+        follow = OpSubmission(successor, transition, self.settle, None)
+        if transition.effects:
+            self.hand_over(follow)
+        successor.remember(transition.events)
+        self._pipeline.submit_together(submission, follow)
+
+    # --- after the commit -------------------------------------------------------------------------------------------
+
+    def settle(self, submission: Submission, outcome: Outcome) -> None:
+        """The pipeline's word on a submission: perform its effects and answer, or take its offers back."""
+        assert isinstance(submission, OpSubmission)
+        if outcome is CommitStatus.COMMITTED:
+            self._committed(submission)
+        else:
+            self._lost(submission, outcome)
+
+    def _committed(self, submission: OpSubmission) -> None:
+        entry, transition, operation = submission.entry, submission.transition, submission.operation
+        for offer in submission.offers:
+            self._desk.send(offer)
+        if submission.tasks_put:
+            self._desk.note_rows(submission.tasks_put)
+        if transition.effects:
+            self._perform(entry, transition)
+        if operation is not None:
+            if operation.on_committed is not None:
+                operation.on_committed(entry, transition)
+            if operation.reply is not None:
+                operation.answer(operation.reply(entry, transition))
+            elif isinstance(transition.reply, Rejection):
+                operation.refuse(RPCError(transition.reply))
+            else:
+                operation.answer(None)
+        self._on_changed(entry, transition)
+
+    def _perform(self, entry: RunEntry, transition: Transition) -> None:
+        wakes_outbox = False
+        for effect in transition.effects:
+            kind = type(effect)
+            if kind is WorkflowTaskReady or kind is ActivityTaskReady or kind is WorkflowTaskDropped:
+                continue
+            if kind is ActivityCancelWanted:
+                self._desk.send_cancel(entry, effect)  # type: ignore[arg-type]
+            elif kind is RunClosed:
+                self._cache.mark_closed(entry)
+            elif kind is not UpdateSettled:
+                wakes_outbox = True
+        if wakes_outbox:
+            self._on_outbox()
+
+    def _lost(self, submission: OpSubmission, outcome: Outcome) -> None:
+        for offer in submission.offers:
+            self._desk.withdraw(offer)
+        operation = submission.operation
+        if isinstance(outcome, StoreError):
+            self._on_failed(submission.entry, outcome)
+            if operation is not None:
+                operation.refuse(store_error(outcome))
+            return
+        if operation is None:
+            return
+        operation.attempts += 1
+        if operation.locate is None or operation.attempts >= ATTEMPTS_MAX:
+            operation.refuse(
+                RPCError(
+                    Rejection(
+                        code=RejectionCode.UNAVAILABLE,
+                        message=f"run {submission.entry.state.run_id} was changed by another node at the same time "
+                        f"({operation.attempts} times over); nothing was done; try again",
+                    )
+                )
+            )
+            return
+        self.spawn(self.retry(operation))
+
+    def _park(self, entry: RunEntry, operation: Operation, error: Exception) -> None:
+        """A bug in a decision: forget the half-changed state, tell the caller, leave the stored run as it is."""
+        logger.error("engine.decision_failed run_id=%s", entry.state.run_id, exc_info=error)
+        self._cache.discard(entry)
+        operation.refuse(
+            RPCError(
+                Rejection(
+                    code=RejectionCode.INTERNAL,
+                    message=f"internal error while deciding on run {entry.state.run_id}: {error!r}; "
+                    "the run was left as it is stored; please report this with the engine's log",
+                )
+            )
+        )
+
+
+def store_error(error: StoreError) -> RPCError:
+    """What a caller is told when the store failed."""
+    if isinstance(error, StoreFull):
+        code = RejectionCode.STORE_FULL
+    elif isinstance(error, StoreReadOnly):
+        code = RejectionCode.STORE_READ_ONLY
+    elif isinstance(error, StoreCorrupt):
+        code = RejectionCode.STORE_CORRUPT
+    else:
+        code = RejectionCode.UNAVAILABLE
+    refusal = RPCError(Rejection(code=code, message=str(error)))
+    refusal.__cause__ = error
+    return refusal

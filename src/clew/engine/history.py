@@ -1,0 +1,82 @@
+"""Reading histories, and waiting for more of them.
+
+Owns: reads of stored events, and the waiters of a run's history (results, followers, live views).
+Never: changes a run.
+
+How it works: a waiter is one future in a list under the run key. Every commit on a run wakes its waiters, which look
+again; a waiter costs nothing in between. One that only wants the end of the run is woken by the close alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from clew.model.events import Event, decode_events
+from clew.ports.store import Store
+
+READ_BYTES: Final = 1024 * 1024
+"""Bytes of history read at once."""
+
+LONG_POLL_SECONDS: Final = 20.0
+"""How long a waiting call stays open before it answers with what there is (semantics 1.5: 20 s)."""
+
+
+async def read_events(store: Store, shard: int, run_key: int, first: int, last: int) -> list[Event]:
+    """The events from `first` to `last` of a run, as far as they are stored."""
+    events: list[Event] = []
+    next_id = first
+    while next_id <= last:
+        batches = await store.read_history(shard, run_key, next_id, READ_BYTES)
+        if not batches:
+            break
+        for batch in batches:
+            for event in decode_events(batch.events):
+                if next_id <= event.event_id <= last:
+                    events.append(event)
+        next_id = batches[-1].last_event_id + 1
+    return events
+
+
+class HistoryWaiters:
+    """Who waits for a run's history to grow."""
+
+    def __init__(self) -> None:
+        self._any: dict[int, list[asyncio.Future[None]]] = {}
+        self._close: dict[int, list[asyncio.Future[None]]] = {}
+
+    def register(self, run_key: int, *, close_only: bool) -> asyncio.Future[None]:
+        """A future that is done at the next commit (or the close) of the run."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._close if close_only else self._any
+        waiting.setdefault(run_key, []).append(future)
+        return future
+
+    def unregister(self, run_key: int, future: asyncio.Future[None]) -> None:
+        """Stop waiting."""
+        for waiting in (self._any, self._close):
+            futures = waiting.get(run_key)
+            if futures and future in futures:
+                futures.remove(future)
+                if not futures:
+                    del waiting[run_key]
+
+    def wake(self, run_key: int, *, is_closed: bool) -> None:
+        """The run changed."""
+        if self._any:
+            _resolve(self._any.pop(run_key, None))
+        if is_closed and self._close:
+            _resolve(self._close.pop(run_key, None))
+
+    def wake_all(self) -> None:
+        """The engine stops: let everybody look once more."""
+        for waiting in (self._any, self._close):
+            for futures in list(waiting.values()):
+                _resolve(futures)
+            waiting.clear()
+
+
+def _resolve(futures: list[asyncio.Future[None]] | None) -> None:
+    for future in futures or ():
+        if not future.done():
+            future.set_result(None)

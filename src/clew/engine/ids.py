@@ -1,0 +1,69 @@
+"""Ids that the store hands out in blocks, kept ready so that the hot path never waits for one.
+
+Owns: the blocks of run keys and of task ids (which outbox messages share). Never: decides what an id is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Final
+
+from clew.ports.store import Store
+
+BLOCK_SIZE: Final = 20_000
+"""Large enough that the refill (at half) always arrives before the block is used up; ids are 63 bits wide."""
+
+
+class IdBlocks:
+    """Ascending ids that no other node will ever use."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._run_next = self._run_end = 0
+        self._run_spare = 0
+        self._task_next = self._task_end = 0
+        self._task_spare = 0
+        self._refills: set[asyncio.Task[None]] = set()
+
+    async def fill(self) -> None:
+        """Reserve the first blocks; to be awaited before anything else."""
+        self._run_next = await self._store.reserve_run_keys(BLOCK_SIZE)
+        self._run_end = self._run_next + BLOCK_SIZE
+        self._run_spare = await self._store.reserve_run_keys(BLOCK_SIZE)
+        self._task_next = await self._store.reserve_task_ids(BLOCK_SIZE)
+        self._task_end = self._task_next + BLOCK_SIZE
+        self._task_spare = await self._store.reserve_task_ids(BLOCK_SIZE)
+
+    def next_run_key(self) -> int:
+        """The next run key."""
+        if self._run_next == self._run_end:
+            assert self._run_spare, "a spare block of run keys is fetched long before the current one ends"
+            self._run_next, self._run_spare = self._run_spare, 0
+            self._run_end = self._run_next + BLOCK_SIZE
+            self._refill(self._refill_runs())
+        key = self._run_next
+        self._run_next += 1
+        return key
+
+    def next_task_id(self) -> int:
+        """The next id for a queued task or an outbox message."""
+        if self._task_next == self._task_end:
+            assert self._task_spare, "a spare block of task ids is fetched long before the current one ends"
+            self._task_next, self._task_spare = self._task_spare, 0
+            self._task_end = self._task_next + BLOCK_SIZE
+            self._refill(self._refill_tasks())
+        task_id = self._task_next
+        self._task_next += 1
+        return task_id
+
+    def _refill(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._refills.add(task)
+        task.add_done_callback(self._refills.discard)
+
+    async def _refill_runs(self) -> None:
+        self._run_spare = await self._store.reserve_run_keys(BLOCK_SIZE)
+
+    async def _refill_tasks(self) -> None:
+        self._task_spare = await self._store.reserve_task_ids(BLOCK_SIZE)

@@ -1,0 +1,89 @@
+"""Finding runs: by token, by workflow id and run id, in memory first.
+
+Owns: the look-up and its refusals ("no such workflow", "not the run you mean"). Never: decides.
+"""
+
+from __future__ import annotations
+
+from clew.engine.namespaces import Namespaces
+from clew.engine.runs import RunCache, RunEntry
+from clew.model.inputs import TaskToken
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports.store import Store
+from clew.service.errors import RPCError
+
+
+class Locator:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(self, store: Store, cache: RunCache, namespaces: Namespaces) -> None:
+        self._store = store
+        self._cache = cache
+        self._namespaces = namespaces
+
+    def at_hand(self, namespace: str, workflow_id: str, run_id: str = "") -> RunEntry | None:
+        """The open run, when it is in memory and is the one meant."""
+        self._namespaces.get(namespace)
+        entry = self._cache.get_open(namespace, workflow_id)
+        if entry is not None and (not run_id or entry.state.run_id == run_id):
+            return entry
+        return None
+
+    async def find(self, namespace: str, workflow_id: str, run_id: str = "") -> RunEntry:
+        """The run meant: that of `run_id`, or the latest of the workflow id.
+
+        Raises:
+            RPCError: ``workflow_not_found``, ``namespace_not_found``.
+        """
+        entry = self.at_hand(namespace, workflow_id, run_id)
+        if entry is not None:
+            return entry
+        row = await self._store.find_run(namespace, workflow_id, run_id)
+        if row is None or row.workflow_id != workflow_id:
+            raise not_found(namespace, workflow_id, run_id)
+        return self._cache.adopt(row)
+
+    async def by_key(self, shard: int, run_key: int, *, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
+        """The run that a token names.
+
+        Raises:
+            RPCError: ``workflow_not_found``: there is no such run, or the token is not of this store.
+        """
+        entry = await self._cache.load(shard, run_key)
+        if entry is None or entry.state.run_id != run_id:
+            raise not_found(namespace, workflow_id, run_id)
+        return entry
+
+    def by_token_at_hand(self, token: TaskToken) -> RunEntry | None:
+        """The run that a token names, when it is in memory."""
+        entry = self._cache.get(token.run_key)
+        if entry is not None and entry.state.run_id == token.run_id:
+            return entry
+        return None
+
+    async def by_token(self, token: TaskToken) -> RunEntry:
+        """The run that a token names.
+
+        Raises:
+            RPCError: ``workflow_not_found``.
+        """
+        return await self.by_key(
+            token.shard,
+            token.run_key,
+            namespace=token.namespace,
+            workflow_id=token.workflow_id,
+            run_id=token.run_id,
+        )
+
+
+def not_found(namespace: str, workflow_id: str, run_id: str) -> RPCError:
+    """The refusal for a run that is not there."""
+    which = f"run {run_id} of workflow {workflow_id!r}" if run_id else f"workflow {workflow_id!r}"
+    return RPCError(
+        Rejection(
+            code=RejectionCode.WORKFLOW_NOT_FOUND,
+            message=f"{which} does not exist in namespace {namespace!r}; it was never started here, or its history was "
+            "deleted after the retention time; check the id and the namespace",
+            details={"namespace": namespace, "workflow_id": workflow_id, "run_id": run_id},
+        )
+    )

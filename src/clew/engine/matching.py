@@ -1,0 +1,347 @@
+"""Matching of tasks to the workers that wait for them.
+
+Owns: worker sessions with their credits, the task queues they wait on, and the draining of queued rows.
+Never: decides about a run, or builds a task (it calls back).
+
+How it works: a task that becomes ready is matched at once to a session with a credit on its queue; the session that has
+the run cached is preferred, and if that one has no credit the task waits in its memory (its sticky timeout bounds the
+wait). A task that meets no session becomes a row. Rows are claimed in order when credits come in. A row that no session
+on the queue knows the type of is set aside until another session attaches, so that it costs no hot retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from clew.ports.clock import Clock
+from clew.ports.store import Store, StoreError, TaskKind, TaskRow
+from clew.service.contract import TaskSink
+from clew.service.requests import WorkerHello
+
+logger = logging.getLogger("clew.engine")
+
+CLAIM_LEASE: Final = timedelta(seconds=60)
+"""A claimed row that was not started is claimable again after this long."""
+
+CLAIM_ROWS_MAX: Final = 200
+CLAIM_RETRY_SECONDS: Final = 1.0
+
+
+class Session:
+    """One attached worker (implements ``service.contract.WorkerSession``)."""
+
+    __slots__ = (
+        "_matcher",
+        "activity_credits",
+        "hello",
+        "is_attached",
+        "session_id",
+        "sink",
+        "sticky_waiting",
+        "workflow_credits",
+    )
+
+    def __init__(self, session_id: str, hello: WorkerHello, sink: TaskSink, matcher: Matcher) -> None:
+        self.session_id = session_id
+        self.hello = hello
+        self.sink = sink
+        self.workflow_credits = 0
+        self.activity_credits = 0
+        self.sticky_waiting: deque[tuple[int, int, int]] = deque()
+        self.is_attached = True
+        self._matcher = matcher
+
+    def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
+        """Allow this many more offers of each kind."""
+        self._matcher.grant(self, workflow_tasks, activity_tasks)
+
+    def stop_polling(self) -> None:
+        """Take back all credits."""
+        self._matcher.stop_polling(self)
+
+    def detach(self) -> None:
+        """End the session."""
+        self._matcher.detach(self)
+
+    def takes_workflow(self, workflow_type: str) -> bool:
+        """Whether this worker announced the type."""
+        types = self.hello.workflow_types
+        return types is None or workflow_type in types
+
+    def takes_activity(self, activity_type: str) -> bool:
+        """Whether this worker announced the type."""
+        types = self.hello.activity_types
+        return types is None or activity_type in types
+
+
+class _Queue:
+    """One task queue of one namespace, with the sessions on it."""
+
+    __slots__ = ("backlog", "draining", "name", "namespace", "ready", "sessions", "set_aside", "unpolled_since")
+
+    def __init__(self, namespace: str, name: str, now: datetime) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.sessions: dict[str, Session] = {}
+        self.ready: dict[TaskKind, dict[Session, None]] = {TaskKind.WORKFLOW: {}, TaskKind.ACTIVITY: {}}
+        self.backlog: dict[TaskKind, bool] = {TaskKind.WORKFLOW: True, TaskKind.ACTIVITY: True}
+        self.draining: dict[TaskKind, bool] = {TaskKind.WORKFLOW: False, TaskKind.ACTIVITY: False}
+        self.set_aside: list[TaskRow] = []
+        self.unpolled_since: datetime | None = now
+
+
+class Matcher:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        node_id: str,
+        start_claimed: Callable[[TaskRow], Awaitable[None]],
+        start_sticky: Callable[[Session, int, int, int], None],
+        on_detached: Callable[[Session], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._node_id = node_id
+        self._start_claimed = start_claimed
+        self._start_sticky = start_sticky
+        self._on_detached = on_detached
+        self._queues: dict[tuple[str, str], _Queue] = {}
+        self._sessions: dict[str, Session] = {}
+        self._session_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._change_waiters: list[asyncio.Future[None]] = []
+        self._is_closed = False
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def attach(self, hello: WorkerHello, sink: TaskSink) -> Session:
+        """Take in a worker; it gets nothing before it grants credits."""
+        self._session_count += 1
+        session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self)
+        queue = self._queue(hello.namespace, hello.task_queue)
+        queue.sessions[session.session_id] = session
+        queue.unpolled_since = None
+        self._sessions[session.session_id] = session
+        self._offer_set_aside(queue)
+        self._changed()
+        return session
+
+    def session(self, session_id: str) -> Session | None:
+        """The attached session with this id."""
+        return self._sessions.get(session_id)
+
+    def grant(self, session: Session, workflow_tasks: int, activity_tasks: int) -> None:
+        """Add credits, and use them on what waits."""
+        if not session.is_attached:
+            return
+        queue = self._queue(session.hello.namespace, session.hello.task_queue)
+        if workflow_tasks and session.hello.takes_workflow_tasks:
+            session.workflow_credits += workflow_tasks
+            while session.sticky_waiting and session.workflow_credits:
+                session.workflow_credits -= 1
+                self._start_sticky(session, *session.sticky_waiting.popleft())
+            if session.workflow_credits:
+                queue.ready[TaskKind.WORKFLOW][session] = None
+                self._drain_soon(queue, TaskKind.WORKFLOW)
+        if activity_tasks and session.hello.takes_activity_tasks:
+            session.activity_credits += activity_tasks
+            queue.ready[TaskKind.ACTIVITY][session] = None
+            self._drain_soon(queue, TaskKind.ACTIVITY)
+        self._changed()
+
+    def refund(self, session: Session, kind: TaskKind) -> None:
+        """Give back the credit of an offer that did not come about."""
+        if kind is TaskKind.WORKFLOW:
+            self.grant(session, 1, 0)
+        else:
+            self.grant(session, 0, 1)
+
+    def stop_polling(self, session: Session) -> None:
+        """Offer this session nothing more."""
+        session.workflow_credits = session.activity_credits = 0
+        queue = self._queue(session.hello.namespace, session.hello.task_queue)
+        for ready in queue.ready.values():
+            ready.pop(session, None)
+        if queue.sessions.pop(session.session_id, None) and not queue.sessions:
+            queue.unpolled_since = self._clock.now()
+
+    def detach(self, session: Session) -> None:
+        """End the session; what it held is offered elsewhere."""
+        if not session.is_attached:
+            return
+        self.stop_polling(session)
+        session.is_attached = False
+        del self._sessions[session.session_id]
+        self._on_detached(session)
+
+    async def wait_attached(self, seconds: float) -> None:
+        """Wait until a worker attaches, or the time is over."""
+        await self._wait_change(seconds)
+
+    async def wait_credit(self, seconds: float) -> None:
+        """Wait until a worker grants credits, or the time is over."""
+        await self._wait_change(seconds)
+
+    async def _wait_change(self, seconds: float) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._change_waiters.append(waiter)
+        await asyncio.wait([waiter], timeout=seconds)
+
+    def _changed(self) -> None:
+        if self._change_waiters:
+            waiters, self._change_waiters = self._change_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # --- matching ---------------------------------------------------------------------------------------------------
+
+    def take_workflow_session(self, namespace: str, task_queue: str, workflow_type: str) -> Session | None:
+        """Use up one workflow credit of a session on the queue that takes the type."""
+        queue = self._queue(namespace, task_queue)
+        ready = queue.ready[TaskKind.WORKFLOW]
+        for session in ready:
+            if session.takes_workflow(workflow_type):
+                session.workflow_credits -= 1
+                del ready[session]
+                if session.workflow_credits:
+                    ready[session] = None
+                return session
+        return None
+
+    def take_sticky_session(self, session_id: str) -> Session | None:
+        """The session with this id, with one workflow credit used up when it has one (else see `wait_sticky`)."""
+        session = self._sessions.get(session_id)
+        if session is None or session.session_id not in self._queue_of(session).sessions:
+            return None
+        return session
+
+    def use_workflow_credit(self, session: Session) -> bool:
+        """Use up one workflow credit of this very session; False when it has none."""
+        if not session.workflow_credits:
+            return False
+        session.workflow_credits -= 1
+        if not session.workflow_credits:
+            self._queue_of(session).ready[TaskKind.WORKFLOW].pop(session, None)
+        return True
+
+    def take_activity_session(self, namespace: str, task_queue: str, activity_type: str) -> Session | None:
+        """Use up one activity credit of a session on the queue that takes the type."""
+        queue = self._queue(namespace, task_queue)
+        ready = queue.ready[TaskKind.ACTIVITY]
+        for session in ready:
+            if session.takes_activity(activity_type):
+                session.activity_credits -= 1
+                del ready[session]
+                if session.activity_credits:
+                    ready[session] = None
+                return session
+        return None
+
+    def is_polled(self, namespace: str, task_queue: str, kind: TaskKind, type_name: str = "") -> bool:
+        """Whether any session on the queue takes this kind of task (and the type, when given)."""
+        for session in self._queue(namespace, task_queue).sessions.values():
+            if kind is TaskKind.WORKFLOW:
+                if session.hello.takes_workflow_tasks and (not type_name or session.takes_workflow(type_name)):
+                    return True
+            elif session.hello.takes_activity_tasks and (not type_name or session.takes_activity(type_name)):
+                return True
+        return False
+
+    def why_unmatched(self, namespace: str, task_queue: str, kind: TaskKind, type_name: str) -> str:
+        """In words: why a task of this queue has no worker (law 12)."""
+        queue = self._queue(namespace, task_queue)
+        if not self.is_polled(namespace, task_queue, kind):
+            since = f" since {queue.unpolled_since:%Y-%m-%dT%H:%M:%SZ}" if queue.unpolled_since else ""
+            noun = "workflow" if kind is TaskKind.WORKFLOW else "activity"
+            return f"no worker polls task queue {task_queue!r} for {noun} tasks{since}"
+        if not self.is_polled(namespace, task_queue, kind, type_name):
+            return f"no worker on task queue {task_queue!r} has type {type_name!r} registered"
+        return f"waits for a free slot on task queue {task_queue!r}"
+
+    # --- queued rows ------------------------------------------------------------------------------------------------
+
+    def note_backlog(self, namespace: str, task_queue: str, kind: TaskKind) -> None:
+        """A row was queued."""
+        queue = self._queue(namespace, task_queue)
+        queue.backlog[kind] = True
+        self._drain_soon(queue, kind)
+
+    def set_aside(self, row: TaskRow) -> None:
+        """No session on the queue knows this row's type: leave it until another session attaches."""
+        self._queue(row.namespace, row.task_queue).set_aside.append(row)
+
+    async def release(self, row: TaskRow) -> None:
+        """Make a claimed row claimable again."""
+        await self._store.release_tasks([row.task_id])
+        self._queue(row.namespace, row.task_queue).backlog[row.kind] = True
+
+    async def close(self) -> None:
+        """Stop draining."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _drain_soon(self, queue: _Queue, kind: TaskKind) -> None:
+        if queue.backlog[kind] and not queue.draining[kind] and queue.ready[kind] and not self._is_closed:
+            queue.draining[kind] = True
+            self._spawn(self._drain(queue, kind))
+
+    async def _drain(self, queue: _Queue, kind: TaskKind) -> None:
+        try:
+            while queue.ready[kind]:
+                credits = sum(
+                    s.workflow_credits if kind is TaskKind.WORKFLOW else s.activity_credits for s in queue.ready[kind]
+                )
+                queue.backlog[kind] = False
+                until = self._clock.now() + CLAIM_LEASE
+                limit = min(credits, CLAIM_ROWS_MAX)
+                rows = await self._store.claim_tasks(queue.namespace, queue.name, kind, limit, until)
+                if not rows:
+                    if queue.backlog[kind]:
+                        continue
+                    return
+                queue.backlog[kind] = True
+                for row in rows:
+                    await self._start_claimed(row)
+        except StoreError as error:
+            logger.warning("matching.claim_failed queue=%s error=%s", queue.name, error)
+            queue.backlog[kind] = True
+            asyncio.get_running_loop().call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
+        finally:
+            queue.draining[kind] = False
+
+    def _offer_set_aside(self, queue: _Queue) -> None:
+        rows, queue.set_aside = queue.set_aside, []
+        if rows:
+            self._spawn(self._release_all(queue, rows))
+
+    async def _release_all(self, queue: _Queue, rows: list[TaskRow]) -> None:
+        await self._store.release_tasks([row.task_id for row in rows])
+        for kind in TaskKind:
+            self.note_backlog(queue.namespace, queue.name, kind)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _queue_of(self, session: Session) -> _Queue:
+        return self._queue(session.hello.namespace, session.hello.task_queue)
+
+    def _queue(self, namespace: str, task_queue: str) -> _Queue:
+        queue = self._queues.get((namespace, task_queue))
+        if queue is None:
+            queue = self._queues[namespace, task_queue] = _Queue(namespace, task_queue, self._clock.now())
+        return queue

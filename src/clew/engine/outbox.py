@@ -1,0 +1,408 @@
+"""The outbox: effects on other executions, delivered at least once and felt once.
+
+Owns: the delivery of each kind of effect, and its retries. Never: decides (``core``), or writes rows (the pipeline does,
+in the transition that wants the effect).
+
+How it works: rows are read in order and delivered concurrently, one task a row. Each delivery is idempotent: a start and
+a signal carry a request id made from the run and event that want them, a result is refused when the parent has it
+already. The row is removed in the very commit that records the outcome on the sender, or by itself when there is nothing
+to record. A delivery that meets a passing fault is tried again with back-off; a crash delivers again after the restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, assert_never
+
+from clew.core.decisions import (
+    decide_cancel_request,
+    decide_child_closed,
+    decide_child_start_failed,
+    decide_child_started,
+    decide_external_cancel_failed,
+    decide_external_cancel_requested,
+    decide_external_signal_failed,
+    decide_external_signaled,
+    decide_release_first_task,
+    decide_signal,
+    decide_terminate,
+)
+from clew.core.transition import (
+    ApplyParentClosePolicy,
+    CancelExternal,
+    NotifyParent,
+    SignalExternal,
+    StartChild,
+)
+from clew.engine.funnel import Decision, Funnel, Operation
+from clew.engine.history import read_events
+from clew.engine.locate import Locator
+from clew.engine.outbox_rows import decode_outbox
+from clew.engine.runs import RunCache, RunEntry
+from clew.engine.starts import Started, Starter, StartExtras
+from clew.model.events import (
+    Event,
+    ExecutionRef,
+    ExternalFailedCause,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionInitiated,
+)
+from clew.model.inputs import (
+    RequestCancelRequest,
+    SignalWorkflowRequest,
+    StartWorkflowRequest,
+    TerminateWorkflowRequest,
+)
+from clew.model.policies import ParentClosePolicy
+from clew.model.rejection import RejectionCode
+from clew.ports.store import OutboxRow, Store, StoreError
+from clew.service.errors import CODE_TABLE, RPCError
+
+logger = logging.getLogger("clew.engine")
+
+READ_ROWS: Final = 500
+IN_FLIGHT_MAX: Final = 500
+RETRY_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0)
+
+SIGNAL_FAILED: Final = {
+    RejectionCode.LIMIT_EXCEEDED: ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED,
+    RejectionCode.NAMESPACE_NOT_FOUND: ExternalFailedCause.NAMESPACE_NOT_FOUND,
+}
+START_FAILED: Final = {
+    RejectionCode.NAMESPACE_NOT_FOUND: ExternalFailedCause.NAMESPACE_NOT_FOUND,
+}
+
+
+class Outbox:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(
+        self, *, store: Store, cache: RunCache, funnel: Funnel, locator: Locator, starter: Callable[[], Starter]
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._funnel = funnel
+        self._locator = locator
+        self._starter = starter
+        self._read_until = 0
+        self._is_reading = False
+        self._is_wanted = False
+        self._is_closed = False
+        self._in_flight: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """There may be new rows."""
+        self._is_wanted = True
+        if not self._is_reading and not self._is_closed:
+            self._is_reading = True
+            self._spawn(self._read())
+
+    async def close(self) -> None:
+        """Deliver nothing more; what is left is delivered after the next start."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        try:
+            while self._is_wanted and len(self._in_flight) < IN_FLIGHT_MAX:
+                self._is_wanted = False
+                rows = await self._store.read_outbox(None, 0, READ_ROWS + len(self._in_flight))
+                fresh = [row for row in rows if row.message_id not in self._in_flight]
+                for row in fresh:
+                    self._in_flight.add(row.message_id)
+                    self._spawn(self._deliver(row))
+                if len(fresh) >= READ_ROWS:
+                    self._is_wanted = True
+        except StoreError as error:
+            logger.warning("outbox.read_failed error=%s", error)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS[2], self.wake)
+        finally:
+            self._is_reading = False
+
+    async def _deliver(self, row: OutboxRow) -> None:
+        attempt = 0
+        try:
+            while not self._is_closed:
+                try:
+                    await self._deliver_once(row)
+                    return
+                except StoreError as error:
+                    logger.warning("outbox.delivery_failed message_id=%s error=%s", row.message_id, error)
+                except RPCError as error:
+                    if not CODE_TABLE[error.code].is_retryable:
+                        logger.error("outbox.delivery_refused message_id=%s error=%s", row.message_id, error)
+                        raise
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+                attempt += 1
+        finally:
+            self._in_flight.discard(row.message_id)
+            if self._is_wanted and not self._is_closed:
+                self.wake()
+
+    async def _deliver_once(self, row: OutboxRow) -> None:
+        effect = decode_outbox(row.body)
+        sender = await self._cache.load(row.shard, row.run_key)
+        if sender is None:
+            await self._remove(row)
+            return
+        match effect:
+            case StartChild():
+                await self._start_child(row, sender, effect.initiated_event_id)
+            case SignalExternal():
+                await self._signal(row, sender, effect.initiated_event_id)
+            case CancelExternal():
+                await self._cancel(row, sender, effect.initiated_event_id)
+            case ApplyParentClosePolicy():
+                await self._close_child(row, sender, effect)
+            case NotifyParent():
+                await self._notify_parent(row, sender, effect)
+            case _:
+                assert_never(effect)
+
+    # --- children ---------------------------------------------------------------------------------------------------
+
+    async def _start_child(self, row: OutboxRow, parent: RunEntry, initiated_event_id: int) -> None:
+        event = await self._event(parent, initiated_event_id)
+        assert isinstance(event, StartChildWorkflowExecutionInitiated), f"event {initiated_event_id} starts a child"
+        state = parent.state
+        if not state.is_open:
+            await self._remove(row)
+            return
+        request = StartWorkflowRequest(
+            namespace=event.namespace or state.namespace,
+            workflow_id=event.workflow_id,
+            workflow_type=event.workflow_type,
+            task_queue=event.task_queue,
+            request_id=_request_id(state.run_id, initiated_event_id),
+            input=event.input,
+            workflow_execution_timeout=event.workflow_execution_timeout,
+            workflow_run_timeout=event.workflow_run_timeout,
+            workflow_task_timeout=event.workflow_task_timeout,
+            id_reuse_policy=event.workflow_id_reuse_policy,
+            retry_policy=event.retry_policy,
+            cron_schedule=event.cron_schedule,
+            memo=event.memo,
+            search_attributes=event.search_attributes,
+            header=event.header,
+            priority=event.priority,
+            user_metadata=event.user_metadata,
+        )
+        extras = StartExtras(
+            parent=state.ref,
+            parent_initiated_event_id=initiated_event_id,
+            root=state.root or state.ref,
+            hold_first_task=True,
+        )
+        try:
+            started: Started = await self._starter().start(request, extras)
+        except RPCError as error:
+            if error.code is not RejectionCode.WORKFLOW_ALREADY_STARTED and error.code not in START_FAILED:
+                raise
+            cause = START_FAILED.get(error.code, ExternalFailedCause.WORKFLOW_ALREADY_EXISTS)
+            await self._record(row, parent, lambda s, now: decide_child_start_failed(s, initiated_event_id, cause, now))
+            return
+        run_id = started.response.run_id
+        await self._tell(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
+        # The row goes last, with the child's release: a crash in between delivers the start again, as a repeat.
+        child = started.entry
+        if child.state.is_first_task_held:
+            await self._record(row, child, decide_release_first_task)
+        else:
+            await self._remove(row)
+
+    async def _close_child(self, row: OutboxRow, parent: RunEntry, effect: ApplyParentClosePolicy) -> None:
+        child, policy = effect.child, ParentClosePolicy(effect.policy)
+        namespace = child.namespace or parent.state.namespace
+        target = await self._find(namespace, child.workflow_id, "")
+        if target is not None and target.state.is_open and self._is_child_of(target, parent, child):
+            if policy is ParentClosePolicy.TERMINATE:
+                terminate = TerminateWorkflowRequest(
+                    namespace=namespace, workflow_id=child.workflow_id, reason="by parent close policy"
+                )
+                await self._tell(target, lambda s, now: decide_terminate(s, terminate, now))
+            elif policy is ParentClosePolicy.REQUEST_CANCEL:
+                cancel = RequestCancelRequest(
+                    namespace=namespace,
+                    workflow_id=child.workflow_id,
+                    request_id=_request_id(parent.state.run_id, row.message_id),
+                    reason="by parent close policy",
+                )
+                await self._tell(target, lambda s, now: decide_cancel_request(s, cancel, now))
+        await self._remove(row)
+
+    @staticmethod
+    def _is_child_of(target: RunEntry, parent: RunEntry, child: ExecutionRef) -> bool:
+        state = target.state
+        return state.parent is not None and state.parent.run_id == parent.state.run_id
+
+    async def _notify_parent(self, row: OutboxRow, child: RunEntry, effect: NotifyParent) -> None:
+        ref = effect.parent
+        parent = await self._find(ref.namespace or child.state.namespace, ref.workflow_id, ref.run_id)
+        closing = effect.closing
+        if parent is not None and parent.state.is_open and closing is not None:
+            run_id = child.state.run_id
+            await self._tell(
+                parent,
+                lambda s, now: decide_child_closed(s, effect.initiated_event_id, closing, now, run_id=run_id),
+            )
+        await self._remove(row)
+
+    # --- signals and cancel requests to other executions --------------------------------------------------------------
+
+    async def _signal(self, row: OutboxRow, sender: RunEntry, initiated_event_id: int) -> None:
+        event = await self._event(sender, initiated_event_id)
+        assert isinstance(event, SignalExternalWorkflowExecutionInitiated), f"event {initiated_event_id} signals"
+        target = event.workflow_execution
+        namespace = target.namespace or sender.state.namespace
+        request = SignalWorkflowRequest(
+            namespace=namespace,
+            workflow_id=target.workflow_id,
+            run_id=target.run_id,
+            signal_name=event.signal_name,
+            request_id=_request_id(sender.state.run_id, initiated_event_id),
+            input=event.input,
+            header=event.header,
+        )
+        sender_ref = sender.state.ref
+        cause = await self._reach(
+            sender,
+            target,
+            namespace,
+            child_only=event.child_workflow_only,
+            decide=lambda s, now: decide_signal(s, request, now, external=sender_ref),
+        )
+        if cause is None:
+            await self._record(row, sender, lambda s, now: decide_external_signaled(s, initiated_event_id, now))
+        else:
+            await self._record(
+                row, sender, lambda s, now: decide_external_signal_failed(s, initiated_event_id, cause, now)
+            )
+
+    async def _cancel(self, row: OutboxRow, sender: RunEntry, initiated_event_id: int) -> None:
+        event = await self._event(sender, initiated_event_id)
+        assert isinstance(event, RequestCancelExternalWorkflowExecutionInitiated), f"event {initiated_event_id} cancels"
+        target = event.workflow_execution
+        namespace = target.namespace or sender.state.namespace
+        request = RequestCancelRequest(
+            namespace=namespace,
+            workflow_id=target.workflow_id,
+            run_id=target.run_id,
+            request_id=_request_id(sender.state.run_id, initiated_event_id),
+            reason=event.reason,
+        )
+        sender_ref = sender.state.ref
+        cause = await self._reach(
+            sender,
+            target,
+            namespace,
+            child_only=event.child_workflow_only,
+            decide=lambda s, now: decide_cancel_request(
+                s, request, now, external=sender_ref, external_initiated_event_id=initiated_event_id
+            ),
+        )
+        if cause is None:
+            await self._record(row, sender, lambda s, now: decide_external_cancel_requested(s, initiated_event_id, now))
+        else:
+            await self._record(
+                row, sender, lambda s, now: decide_external_cancel_failed(s, initiated_event_id, cause, now)
+            )
+
+    async def _reach(
+        self, sender: RunEntry, target: ExecutionRef, namespace: str, *, child_only: bool, decide: Decision
+    ) -> ExternalFailedCause | None:
+        """Change the target; None when that worked, or was done before."""
+        try:
+            entry = await self._find(namespace, target.workflow_id, target.run_id)
+        except RPCError as error:
+            return SIGNAL_FAILED.get(error.code, ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND)
+        if entry is None or (child_only and not self._is_child_of(entry, sender, target)):
+            return ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
+        try:
+            await self._change(entry, decide)
+        except RPCError as error:
+            if CODE_TABLE[error.code].is_retryable:
+                raise
+            return SIGNAL_FAILED.get(error.code, ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND)
+        return None
+
+    # --- small parts ------------------------------------------------------------------------------------------------
+
+    async def _find(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry | None:
+        try:
+            return await self._locator.find(namespace, workflow_id, run_id)
+        except RPCError as error:
+            if error.code is RejectionCode.WORKFLOW_NOT_FOUND:
+                return None
+            raise
+
+    async def _event(self, entry: RunEntry, event_id: int) -> Event:
+        events = entry.events_from(event_id)
+        if events:
+            return events[0]
+        events = await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
+        assert events, f"event {event_id} of run {entry.state.run_id} is stored before its effect is delivered"
+        return events[0]
+
+    async def _tell(self, entry: RunEntry, decide: Decision) -> None:
+        """Change the run, unless it knows already."""
+        try:
+            await self._apply(entry, decide, None)
+        except RPCError as error:
+            if CODE_TABLE[error.code].is_retryable or error.code is RejectionCode.INTERNAL:
+                raise
+
+    async def _change(self, entry: RunEntry, decide: Decision) -> None:
+        await self._apply(entry, decide, None)
+
+    async def _record(self, row: OutboxRow, sender: RunEntry, decide: Decision) -> None:
+        """Record the outcome on the sender and remove the row in one commit; a refused outcome is known already."""
+        try:
+            await self._apply(sender, decide, row.message_id)
+        except RPCError as error:
+            if CODE_TABLE[error.code].is_retryable or error.code is RejectionCode.INTERNAL:
+                raise
+            await self._remove(row)
+
+    async def _apply(self, entry: RunEntry, decide: Decision, outbox_delete: int | None) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        state = entry.state
+        self._funnel.apply(
+            entry,
+            Operation(
+                decide,
+                future,
+                locate=lambda: self._locator.by_key(
+                    entry.shard,
+                    entry.run_key,
+                    namespace=state.namespace,
+                    workflow_id=state.workflow_id,
+                    run_id=state.run_id,
+                ),
+                outbox_delete=outbox_delete,
+            ),
+        )
+        await future
+
+    async def _remove(self, row: OutboxRow) -> None:
+        await self._store.delete_outbox([row.message_id])
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("outbox.failed", exc_info=error)
+
+
+def _request_id(run_id: str, number: int) -> str:
+    return f"{run_id}:{number}"

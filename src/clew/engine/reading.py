@@ -1,0 +1,131 @@
+"""The calls that only read: histories, lists, counts.
+
+Owns: pages of history with long polls, lists and counts by filter. Never: changes a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from clew.engine.history import LONG_POLL_SECONDS, HistoryWaiters, read_events
+from clew.engine.locate import Locator
+from clew.engine.namespaces import Namespaces
+from clew.engine.runs import RunEntry
+from clew.engine.summary import info_of
+from clew.engine.visibility import parse_filter
+from clew.model.events import Event, WorkflowExecutionStarted
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports.store import Store, VisibilityFilter
+from clew.service.errors import RPCError
+from clew.service.requests import (
+    CountWorkflowsRequest,
+    CountWorkflowsResponse,
+    GetHistoryRequest,
+    GetHistoryResponse,
+    ListWorkflowsRequest,
+    ListWorkflowsResponse,
+)
+
+PAGE_SIZE_MAX: Final = 1_000
+"""Rows of a list page (semantics 1.10: page max 1 000)."""
+
+
+class Reader:
+    """All methods belong to the engine's loop."""
+
+    def __init__(self, store: Store, locator: Locator, waiters: HistoryWaiters, namespaces: Namespaces) -> None:
+        self._store = store
+        self._locator = locator
+        self._waiters = waiters
+        self._namespaces = namespaces
+
+    async def get_history(self, request: GetHistoryRequest) -> GetHistoryResponse:
+        """Events from a position on; waits for some when asked to."""
+        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        if request.wait_new_event:
+            await self._wait_for_events(entry, request)
+        state = entry.state
+        last = self._durable_last_event_id(entry)
+        if request.close_event_only:
+            if state.is_open or last < state.close_event_id:
+                return GetHistoryResponse(run_id=state.run_id, next_event_id=last + 1)
+            events = await self._events(entry, state.close_event_id, state.close_event_id)
+            return GetHistoryResponse(run_id=state.run_id, events=tuple(events))
+        end = min(last, request.from_event_id + request.events_max - 1)
+        events = await self._events(entry, request.from_event_id, end)
+        more = end < last or (state.is_open and request.wait_new_event)
+        return GetHistoryResponse(run_id=state.run_id, events=tuple(events), next_event_id=end + 1 if more else 0)
+
+    async def list_workflows(self, request: ListWorkflowsRequest) -> ListWorkflowsResponse:
+        """A page of runs, newest first."""
+        self._namespaces.get(request.namespace)
+        where = self._filter(request.query)
+        size = max(1, min(request.page_size, PAGE_SIZE_MAX))
+        before = _page_position(request.page_token)
+        rows = await self._store.list_runs(request.namespace, where, size + 1, before)
+        token = str(rows[size - 1].run_key) if len(rows) > size else ""
+        return ListWorkflowsResponse(executions=tuple(info_of(row) for row in rows[:size]), next_page_token=token)
+
+    async def count_workflows(self, request: CountWorkflowsRequest) -> CountWorkflowsResponse:
+        """How many runs there are, in all and by status."""
+        self._namespaces.get(request.namespace)
+        counts = await self._store.count_runs(request.namespace, self._filter(request.query))
+        groups = {status.value: count for status, count in counts.items() if count}
+        return CountWorkflowsResponse(count=sum(groups.values()), groups=groups)
+
+    async def ensure_started_event(self, entry: RunEntry) -> None:
+        """Have event 1 at hand, from which a retry or a cron run is made."""
+        if entry.started_event is None and entry.state.needs_started_event:
+            events = await self._events(entry, 1, 1)
+            first = events[0]
+            assert isinstance(first, WorkflowExecutionStarted), "event 1 starts the run"
+            entry.started_event = first
+
+    async def _events(self, entry: RunEntry, first: int, last: int) -> list[Event]:
+        if last < first:
+            return []
+        kept = entry.events_from(first)
+        if kept is not None:
+            return kept[: last - first + 1]
+        return await read_events(self._store, entry.shard, entry.run_key, first, last)
+
+    async def _wait_for_events(self, entry: RunEntry, request: GetHistoryRequest) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LONG_POLL_SECONDS
+        while not self._has_news(entry, request):
+            waiter = self._waiters.register(entry.run_key, close_only=request.close_event_only)
+            left = deadline - loop.time()
+            done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
+            if not done:
+                self._waiters.unregister(entry.run_key, waiter)
+                return
+
+    def _has_news(self, entry: RunEntry, request: GetHistoryRequest) -> bool:
+        state = entry.state
+        last = self._durable_last_event_id(entry)
+        if not state.is_open and last >= state.close_event_id:
+            return True
+        return not request.close_event_only and last >= request.from_event_id
+
+    @staticmethod
+    def _durable_last_event_id(entry: RunEntry) -> int:
+        """The last event that is durable: readers must not see what may yet be lost (law 3)."""
+        return entry.durable_last_event_id
+
+    @staticmethod
+    def _filter(query: str) -> VisibilityFilter | None:
+        return parse_filter(query) if query.strip() else None
+
+
+def _page_position(token: str) -> int | None:
+    if not token:
+        return None
+    if not token.isdigit():
+        raise RPCError(
+            Rejection(
+                code=RejectionCode.INVALID_ARGUMENT,
+                message=f"page token {token!r} was not given by this call; start again without one",
+            )
+        )
+    return int(token)

@@ -1,0 +1,64 @@
+"""Recovery: taking up what was out at workers when the store was last let go of.
+
+Owns: the look at busy runs at start-up. Never: looks at parked or closed runs (they are found by their deadlines, or not
+at all).
+
+How it works: a worker session lives no longer than the engine process it is attached to. So when an engine takes over a
+store, every session that a busy run names is lost: its workflow task goes back to the queue, its activity attempts count
+as lost. Tasks that waited for a worker lie in queued rows, written with the transition that made them, and need nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from clew.core.decisions import decide_sessions_lost
+from clew.core.state import ExecutionState
+from clew.core.transition import Transition
+from clew.engine.funnel import Funnel, Operation
+from clew.engine.runs import RunCache
+from clew.model.limits import Limits
+from clew.ports.store import Store
+
+PAGE_ROWS: Final = 500
+
+
+async def recover(
+    store: Store,
+    cache: RunCache,
+    funnel: Funnel,
+    *,
+    limits_of: Callable[[str], Limits],
+    is_lost: Callable[[str], bool] = lambda session: True,
+) -> int:
+    """Release what lost sessions hold, and answer how many runs that concerned.
+
+    Raises:
+        StoreError: The store cannot be read or written.
+    """
+    recovered = 0
+    after = 0
+    while True:
+        rows = await store.find_busy_runs(None, after, PAGE_ROWS)
+        if not rows:
+            return recovered
+        after = rows[-1].run_key
+        answers: list[asyncio.Future[Any]] = []
+        for row in rows:
+            entry = cache.adopt(row)
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answers.append(answer)
+            limits = limits_of(entry.state.namespace)
+            funnel.apply(entry, Operation(partial(release_lost, is_lost, limits), answer))
+        await asyncio.gather(*answers)
+        recovered += len(rows)
+
+
+def release_lost(
+    is_lost: Callable[[str], bool], limits: Limits, state: ExecutionState, now: datetime
+) -> Transition | None:
+    return decide_sessions_lost(state, is_lost, now, limits=limits)

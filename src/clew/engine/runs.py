@@ -1,0 +1,266 @@
+"""The runs that this node has in memory.
+
+Owns: `RunEntry` (a run's state with what the node keeps beside it) and the cache of them.
+Never: decides, commits or offers.
+
+How it works: there is at most one entry for a run; it is found by run key, or by the workflow id while the run is open.
+An entry is ahead of the store by what is in the pipeline; when a commit fails it is discarded and the next caller loads
+the run again. Entries that nobody needs are dropped, least recently used first: a parked run costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from clew.core.codec import decode_state
+from clew.core.state import ExecutionState
+from clew.model.events import (
+    ActivityTaskCanceled,
+    ActivityTaskCompleted,
+    ActivityTaskFailed,
+    ActivityTaskScheduled,
+    ActivityTaskTimedOut,
+    Event,
+    WorkflowExecutionStarted,
+)
+from clew.model.policies import WorkflowExecutionStatus
+from clew.ports.store import RunRow, Store
+from clew.service.requests import QueryResult, QueryTask
+
+ENTRIES_MAX: Final = 5_000
+"""Idle entries kept before the least recently used are dropped."""
+
+TAIL_EVENTS_MAX: Final = 2_000
+"""Recent events kept beside a run to build its next workflow task without reading the store."""
+
+
+ACTIVITY_CLOSED: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
+
+
+class BufferedQuery:
+    """A question that waits for the run's next workflow task."""
+
+    __slots__ = ("future", "task")
+
+    def __init__(self, task: QueryTask, future: asyncio.Future[QueryResult]) -> None:
+        self.task = task
+        self.future = future
+
+
+class RunEntry:
+    """One run in memory.
+
+    Attributes:
+        state: The state after everything submitted so far.
+        tail: The latest events, dense up to the newest; `tail_from` is the id of the first of them.
+        scheduled: Events of pending activities that this node has seen, which hold their inputs.
+    """
+
+    __slots__ = (
+        "after_settled",
+        "armed_at",
+        "durable_last_event_id",
+        "expected_latest_run_key",
+        "is_discarded",
+        "items_are_rows",
+        "persisted_attention_at",
+        "persisted_status",
+        "persisted_version",
+        "queries",
+        "queries_on_task",
+        "run_key",
+        "scheduled",
+        "settled_count",
+        "shard",
+        "started_event",
+        "state",
+        "submitted_count",
+        "tail",
+        "tail_from",
+        "update_waiters",
+    )
+
+    def __init__(self, state: ExecutionState, shard: int, run_key: int) -> None:
+        self.state = state
+        self.shard = shard
+        self.run_key = run_key
+        self.tail: list[Event] = []
+        self.tail_from = 1
+        self.scheduled: dict[int, ActivityTaskScheduled] = {}
+        self.started_event: WorkflowExecutionStarted | None = None
+        self.expected_latest_run_key = 0
+        self.persisted_version = 0
+        self.persisted_status: WorkflowExecutionStatus | None = None
+        self.persisted_attention_at: datetime | None = None
+        self.items_are_rows = False
+        self.is_discarded = False
+        self.armed_at: datetime | None = None
+        self.submitted_count = 0
+        self.settled_count = 0
+        self.durable_last_event_id = 0
+        self.after_settled: deque[tuple[int, Callable[[], None]]] = deque()
+        self.queries: list[BufferedQuery] = []
+        self.queries_on_task: list[BufferedQuery] = []
+        self.update_waiters: dict[str, list[asyncio.Future[object]]] = {}
+
+    @property
+    def unsettled_count(self) -> int:
+        """Submissions on their way to the store."""
+        return self.submitted_count - self.settled_count
+
+    def remember(self, events: list[Event]) -> None:
+        """Keep new events at hand."""
+        self.tail += events
+        for event in events:
+            if type(event) is ActivityTaskScheduled:
+                self.scheduled[event.event_id] = event
+            elif isinstance(event, ACTIVITY_CLOSED):
+                self.scheduled.pop(event.scheduled_event_id, None)
+            elif type(event) is WorkflowExecutionStarted and self.state.needs_started_event:
+                self.started_event = event
+
+    def forget_until(self, event_id: int) -> None:
+        """Drop kept events up to and including `event_id`: the worker has them cached."""
+        drop = event_id - self.tail_from + 1
+        if drop > 0:
+            del self.tail[:drop]
+            self.tail_from = event_id + 1
+
+    def trim_tail(self) -> None:
+        """Bound the memory of a run whose worker does not keep up."""
+        extra = len(self.tail) - TAIL_EVENTS_MAX
+        if extra > 0:
+            del self.tail[:extra]
+            self.tail_from += extra
+
+    def events_from(self, event_id: int) -> list[Event] | None:
+        """Kept events from `event_id` on; None when they are not all at hand."""
+        if event_id < self.tail_from:
+            return None
+        return self.tail[event_id - self.tail_from :]
+
+    def attention_to_persist(self) -> datetime | None:
+        """The instant to store for this run.
+
+        While the run is busy an earlier stored instant may stand (it costs a spurious look, and saves an index change on
+        every step); a parked run stores the exact one.
+        """
+        wanted = self.state.next_attention()
+        stored = self.persisted_attention_at
+        if wanted is not None and stored is not None and stored <= wanted and self.state.is_busy:
+            return stored
+        self.persisted_attention_at = wanted
+        return wanted
+
+
+class RunCache:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._entries: OrderedDict[int, RunEntry] = OrderedDict()
+        self._open_by_id: dict[tuple[str, str], int] = {}
+        self._loading: dict[int, asyncio.Future[RunEntry | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, run_key: int) -> RunEntry | None:
+        """The entry, when the run is in memory."""
+        return self._entries.get(run_key)
+
+    def get_open(self, namespace: str, workflow_id: str) -> RunEntry | None:
+        """The entry of the open run of this workflow id, when it is in memory."""
+        run_key = self._open_by_id.get((namespace, workflow_id))
+        return None if run_key is None else self._entries.get(run_key)
+
+    def add(self, entry: RunEntry) -> None:
+        """Take in a new run."""
+        state = entry.state
+        self._entries[entry.run_key] = entry
+        if state.is_open:
+            self._open_by_id[(state.namespace, state.workflow_id)] = entry.run_key
+        if len(self._entries) > ENTRIES_MAX:
+            self._drop_idle()
+
+    def discard(self, entry: RunEntry) -> None:
+        """Forget an entry whose state cannot be trusted, or is not needed."""
+        entry.is_discarded = True
+        if self._entries.get(entry.run_key) is entry:
+            del self._entries[entry.run_key]
+        key = (entry.state.namespace, entry.state.workflow_id)
+        if self._open_by_id.get(key) == entry.run_key:
+            del self._open_by_id[key]
+
+    def mark_closed(self, entry: RunEntry) -> None:
+        """The run is closed: its workflow id no longer leads here."""
+        key = (entry.state.namespace, entry.state.workflow_id)
+        if self._open_by_id.get(key) == entry.run_key:
+            del self._open_by_id[key]
+
+    async def load(self, shard: int, run_key: int) -> RunEntry | None:
+        """The entry, read from the store when it is not in memory; None when there is no such run."""
+        entry = self._entries.get(run_key)
+        if entry is not None:
+            return entry
+        loading = self._loading.get(run_key)
+        if loading is None:
+            loading = asyncio.ensure_future(self._read(shard, run_key))
+            self._loading[run_key] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(run_key, None))
+        return await asyncio.shield(loading)
+
+    async def _read(self, shard: int, run_key: int) -> RunEntry | None:
+        row = await self._store.load_run(shard, run_key)
+        return None if row is None else self.adopt(row)
+
+    def adopt(self, row: RunRow) -> RunEntry:
+        """The entry of a run just read; the one in memory wins, being newer."""
+        entry = self._entries.get(row.run_key)
+        if entry is None:
+            entry = entry_of(row)
+            self.add(entry)
+        return entry
+
+    def holders(self, session_id: str) -> list[RunEntry]:
+        """Runs in memory that name this session: by a lease, a sticky task, or an attempt of an activity."""
+        return [entry for entry in self._entries.values() if _names_session(entry.state, session_id)]
+
+    def touch(self, entry: RunEntry) -> None:
+        """Note that the entry is in use."""
+        if entry.run_key in self._entries:
+            self._entries.move_to_end(entry.run_key)
+
+    def _drop_idle(self) -> None:
+        for entry in list(self._entries.values())[: ENTRIES_MAX // 5]:
+            busy = entry.unsettled_count or entry.state.is_busy or entry.queries or entry.queries_on_task
+            if not busy and not entry.update_waiters:
+                self.discard(entry)
+
+
+def entry_of(row: RunRow) -> RunEntry:
+    """A fresh entry from a stored row."""
+    state = decode_state(row.state, [(item.kind, item.item_id, item.data) for item in row.items])
+    state.version = row.version
+    state.history_size_bytes = row.history_size_bytes
+    entry = RunEntry(state, row.shard, row.run_key)
+    entry.persisted_version = row.version
+    entry.persisted_status = row.status
+    entry.persisted_attention_at = row.attention_at
+    entry.items_are_rows = state.is_wide
+    entry.tail_from = state.next_event_id
+    entry.durable_last_event_id = state.next_event_id - 1
+    return entry
+
+
+def _names_session(state: ExecutionState, session_id: str) -> bool:
+    if not state.is_open:
+        return False
+    task = state.workflow_task
+    if state.sticky_session == session_id or (task is not None and session_id in (task.session, task.sticky_session)):
+        return True
+    return any(activity.session == session_id for activity in state.activities.values())

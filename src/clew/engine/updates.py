@@ -1,0 +1,210 @@
+"""Updates: calls that wait for workflow code's word.
+
+Owns: admission through the funnel, and the waiting for a stage. Never: the rules of updates (``core.updates``).
+
+How it works: an admitted update lives in the run's memory until its workflow task answers, and is durable once it is
+accepted. Callers wait on the run's entry under the update id; every settled stage wakes them. A call that outlives the
+long poll answers with the stage reached so far, and the client asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from clew.core.decisions import decide_admit_update
+from clew.core.replies import UpdateAdmission
+from clew.core.transition import Transition, UpdateSettled
+from clew.engine.funnel import Funnel, Operation
+from clew.engine.history import LONG_POLL_SECONDS, read_events
+from clew.engine.locate import Locator
+from clew.engine.namespaces import Namespaces
+from clew.engine.runs import RunEntry
+from clew.model.events import WorkflowExecutionUpdateCompleted
+from clew.model.rejection import Rejection, RejectionCode
+from clew.ports.store import Store
+from clew.service.errors import RPCError
+from clew.service.requests import PollUpdateRequest, UpdateResponse, UpdateStage, UpdateWorkflowRequest
+
+
+class UpdateDesk:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(self, store: Store, funnel: Funnel, locator: Locator, namespaces: Namespaces) -> None:
+        self._store = store
+        self._funnel = funnel
+        self._locator = locator
+        self._namespaces = namespaces
+        self._loop = asyncio.get_running_loop()
+
+    async def update(self, request: UpdateWorkflowRequest) -> UpdateResponse:
+        """Admit the update and wait for its stage.
+
+        Raises:
+            RPCError: ``workflow_not_found``, ``workflow_already_completed``, ``workflow_not_ready``, ``limit_exceeded`` …
+        """
+        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        self._check_chain(entry, request.first_execution_run_id)
+        return await self.admit_and_wait(entry, request)
+
+    async def admit_and_wait(self, entry: RunEntry, request: UpdateWorkflowRequest) -> UpdateResponse:
+        """The same for a run at hand."""
+        update_id = request.request.update_id
+        waiter = self._register(entry, update_id)
+        try:
+            answer: asyncio.Future[Any] = self._loop.create_future()
+            limits = self._namespaces.get(request.namespace).limits
+            state = entry.state
+            self._funnel.apply(
+                entry,
+                Operation(
+                    lambda s, now: decide_admit_update(s, request.request, now, limits),
+                    answer,
+                    locate=lambda: self._locator.find(request.namespace, request.workflow_id, state.run_id),
+                    reply=lambda _, transition: transition.reply,
+                ),
+            )
+            admission: UpdateAdmission = await answer
+            return await self._wait(entry, admission, request.wait_stage, waiter)
+        finally:
+            self._unregister(entry, update_id, waiter)
+
+    async def poll(self, request: PollUpdateRequest) -> UpdateResponse:
+        """Wait for the stage of an update that was sent before.
+
+        Raises:
+            RPCError: ``update_not_found``.
+        """
+        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        update_id = request.update_id
+        admission = _known(entry, update_id)
+        if admission is None:
+            raise RPCError(
+                Rejection(
+                    code=RejectionCode.UPDATE_NOT_FOUND,
+                    message=f"update {update_id!r} is not known to run {entry.state.run_id} of workflow "
+                    f"{request.workflow_id!r}: it was rejected, never arrived, or went to another run; send it again",
+                )
+            )
+        waiter = self._register(entry, update_id)
+        try:
+            return await self._wait(entry, admission, request.wait_stage, waiter)
+        finally:
+            self._unregister(entry, update_id, waiter)
+
+    def wake(self, entry: RunEntry, transition: Transition) -> None:
+        """A committed transition settled updates of this run."""
+        for effect in transition.effects:
+            if type(effect) is UpdateSettled:
+                for future in entry.update_waiters.pop(effect.update_id, ()):
+                    if not future.done():
+                        future.set_result(effect)
+
+    def abandon(self, entry: RunEntry) -> None:
+        """The run's memory is gone, and with it what was only admitted: callers send it again."""
+        waiting, entry.update_waiters = entry.update_waiters, {}
+        for futures in waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(
+                        RPCError(
+                            Rejection(
+                                code=RejectionCode.UNAVAILABLE,
+                                message="the update was not yet accepted when the engine lost its memory of it; "
+                                "send it again under the same update id",
+                            )
+                        )
+                    )
+
+    async def _wait(
+        self, entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage, waiter: asyncio.Future[Any]
+    ) -> UpdateResponse:
+        deadline = self._loop.time() + LONG_POLL_SECONDS
+        update_id = admission.update_id
+        while True:
+            if admission.completed_event_id:
+                return await self._completed(entry, admission)
+            if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
+                return self._response(entry, update_id, UpdateStage.ACCEPTED)
+            left = deadline - self._loop.time()
+            done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
+            if not done:
+                reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
+                return self._response(entry, update_id, reached)
+            settled: UpdateSettled = waiter.result()
+            if settled.outcome is not None:
+                response = self._response(entry, update_id, UpdateStage.COMPLETED)
+                return UpdateResponse(
+                    update_id=response.update_id,
+                    workflow_id=response.workflow_id,
+                    run_id=response.run_id,
+                    stage=UpdateStage.COMPLETED,
+                    outcome=settled.outcome,
+                )
+            waiter = self._register(entry, update_id)
+            admission = _known(entry, update_id) or admission
+
+    async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
+        event_id = admission.completed_event_id
+        at_hand = entry.events_from(event_id)
+        events = at_hand or await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
+        event = events[0]
+        assert isinstance(event, WorkflowExecutionUpdateCompleted), f"event {event_id} completes an update"
+        return UpdateResponse(
+            update_id=admission.update_id,
+            workflow_id=entry.state.workflow_id,
+            run_id=entry.state.run_id,
+            stage=UpdateStage.COMPLETED,
+            outcome=event.outcome,
+        )
+
+    def _register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        entry.update_waiters.setdefault(update_id, []).append(future)
+        return future
+
+    @staticmethod
+    def _unregister(entry: RunEntry, update_id: str, future: asyncio.Future[Any]) -> None:
+        futures = entry.update_waiters.get(update_id)
+        if futures and future in futures:
+            futures.remove(future)
+            if not futures:
+                del entry.update_waiters[update_id]
+
+    @staticmethod
+    def _response(entry: RunEntry, update_id: str, stage: UpdateStage) -> UpdateResponse:
+        return UpdateResponse(
+            update_id=update_id, workflow_id=entry.state.workflow_id, run_id=entry.state.run_id, stage=stage
+        )
+
+    @staticmethod
+    def _check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
+        check_chain(entry, first_execution_run_id)
+
+
+def check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
+    """Refuse when the current run is not of the chain that the caller means."""
+    state = entry.state
+    if first_execution_run_id and state.first_execution_run_id != first_execution_run_id:
+        raise RPCError(
+            Rejection(
+                code=RejectionCode.WORKFLOW_NOT_FOUND,
+                message=f"workflow {state.workflow_id!r} is now another chain: it began with run "
+                f"{state.first_execution_run_id}, not {first_execution_run_id}; the chain you mean has ended",
+                details={"workflow_id": state.workflow_id, "run_id": state.run_id},
+            )
+        )
+
+
+def _known(entry: RunEntry, update_id: str) -> UpdateAdmission | None:
+    pending = entry.state.updates.get(update_id)
+    if pending is not None:
+        return UpdateAdmission(update_id=update_id, accepted_event_id=pending.accepted_event_id)
+    completed = entry.state.derived.update_ids.get(update_id)
+    if completed is None:
+        return None
+    return UpdateAdmission(
+        update_id=update_id,
+        accepted_event_id=completed.accepted_event_id,
+        completed_event_id=completed.completed_event_id,
+    )
