@@ -44,7 +44,7 @@ class SystemClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, wall: Callable[[], datetime] | None = None) -> None:
         self._loop = loop
-        self._wall = wall if wall is not None else _wall_now
+        self._wall = wall if wall is not None else wall_now
         self._last = self._wall()
         self._catching_up_since: float | None = None
 
@@ -139,5 +139,6 @@ def _uuid7_text(ms: int, counter: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _wall_now() -> datetime:
+def wall_now() -> datetime:
+    """The operating system's time; it may go back."""
     return datetime.now(UTC)

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Required, Self, TypedDict, Unpack, cast, final, overload
+from typing import Any, Concatenate, Required, Self, TypedDict, Unpack, cast, final, overload
 
 from clew.adapters import new_request_id
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference, decode_task_token
@@ -46,9 +46,6 @@ from clew.model.inputs import ActivityTarget, TaskToken
 from clew.service.connection import Connection
 from clew.service.requests import ListWorkflowsRequest
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
-
-if TYPE_CHECKING:
-    from clew.model.limits import Limits
 
 
 class StartOptions(TypedDict, total=False):
@@ -90,7 +87,6 @@ class Client:
         interceptors: Sequence[Interceptor] = (),
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
-        limits: Limits | None = None,
     ) -> Client:
         """Open an engine and give a client of it.
 
@@ -103,7 +99,6 @@ class Client:
                 worker too are used by workers made with this client.
             identity: Who this is, in histories; process id and host name when not given.
             default_workflow_query_reject_condition: For queries that do not say their own.
-            limits: What runs may take, for the client that opens the engine.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
@@ -112,8 +107,7 @@ class Client:
         """
         from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
 
-        path = parse_target(target).path
-        connection = await (connect_embedded(path) if limits is None else connect_embedded(path, limits=limits))
+        connection = await connect_embedded(parse_target(target).path)
         client = Client(
             connection,
             namespace=namespace,

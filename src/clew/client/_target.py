@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 _FORMS: Final = (
     "Use 'sqlite:claims.db' (a file beside the program), 'sqlite:///srv/claims.db' (an absolute path) or "
@@ -51,7 +52,7 @@ def _sqlite_path(target: str) -> str:
             raise ValueError(
                 f"{target!r} names a host, which a SQLite file has not. Three slashes begin an absolute path. {_FORMS}"
             )
-        rest = rest[2:]
+        rest = unquote(rest[2:])
     if not rest:
         raise ValueError(f"{target!r} names no file. {_FORMS}")
     if "?" in rest or "\0" in rest:
