@@ -150,6 +150,8 @@ def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.Fr
         if frame is root:
             break
         frame = frame.f_back
+    else:
+        return None, called  # A thread that was interrupted before it could `exit`: its activation is over.
     if caller is not None and _is_spared(rule, caller):
         blamed = None
     return blamed, called

@@ -17,6 +17,7 @@ until released. Faults may be armed from any thread, while the wrapped object is
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -179,8 +180,8 @@ class _Wrapped:
         self._faults = faults
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._target, name)
-        if not callable(value) or name.startswith("_"):
+        value: Any = getattr(self._target, name)
+        if not inspect.isroutine(value) or name.startswith("_"):
             return value
         faults = self._faults
 

@@ -326,6 +326,14 @@ def test_finalisers_of_others_pass() -> None:
     assert len(closed) == 1
 
 
+def test_an_activation_that_never_said_goodbye_refuses_nothing_later() -> None:
+    def interrupted() -> None:
+        guard.enter(LABEL)
+
+    interrupted()
+    assert time.time() > 0
+
+
 def test_uninstall_restores_everything() -> None:
     guard.uninstall()
     assert isinstance(time.time, type(len))
