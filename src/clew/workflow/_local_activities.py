@@ -1,0 +1,205 @@
+"""Local activities: cheap durable steps that run in the workflow's own worker (semantics 0.5).
+
+Owns: their start and execute forms. Never: runs one (``worker`` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Unpack, overload
+
+from clew.types import (
+    CallableAsyncNoParam,
+    CallableAsyncSingleParam,
+    CallableSyncNoParam,
+    CallableSyncSingleParam,
+    MethodAsyncNoParam,
+    MethodAsyncSingleParam,
+    MethodSyncNoParam,
+    MethodSyncSingleParam,
+    ParamType,
+    ReturnType,
+    SelfType,
+)
+from clew.workflow._activities import (
+    UNSET,
+    ActivityHandle,
+    LocalActivityConfig,
+    _call_of,
+    local_activity_input,
+)
+from clew.workflow._runtime import current
+
+
+@overload
+def start_local_activity(
+    activity: CallableAsyncNoParam[ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: CallableSyncNoParam[ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: CallableAsyncSingleParam[ParamType, ReturnType], arg: ParamType, **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: CallableSyncSingleParam[ParamType, ReturnType], arg: ParamType, **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: Callable[..., Awaitable[ReturnType]], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: Callable[..., ReturnType], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity(
+    activity: str,
+    arg: Any = ...,
+    *,
+    args: Sequence[Any] = ...,
+    result_type: type[Any] | None = ...,
+    **options: Unpack[LocalActivityConfig],
+) -> ActivityHandle[Any]: ...
+def start_local_activity(
+    activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), result_type: type[Any] | None = None, **options: Any
+) -> ActivityHandle[Any]:
+    """Start a local activity and give its handle.
+
+    Args:
+        activity: The function, or the name of an activity type that this worker has.
+        arg: Its one argument.
+        args: Its arguments, if there are several.
+        result_type: What to decode the result to, for an activity given by name.
+        **options: See `LocalActivityConfig`. ``durable="step"`` (the default) makes each finished local activity
+            durable before anything else happens; ``"batch"`` records it with the workflow task.
+
+    Raises:
+        ValueError: No timeout is given, or both ``arg`` and ``args`` are.
+        TypeError: It is not an activity, or an option does not exist.
+        EncodeError: An argument cannot be converted, or is too large.
+    """
+    return current().start_local_activity(local_activity_input(activity, arg, args, result_type, **options))
+
+
+@overload
+async def execute_local_activity(
+    activity: CallableAsyncNoParam[ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: CallableSyncNoParam[ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: CallableAsyncSingleParam[ParamType, ReturnType], arg: ParamType, **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: CallableSyncSingleParam[ParamType, ReturnType], arg: ParamType, **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: Callable[..., Awaitable[ReturnType]], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: Callable[..., ReturnType], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity(
+    activity: str,
+    arg: Any = ...,
+    *,
+    args: Sequence[Any] = ...,
+    result_type: type[Any] | None = ...,
+    **options: Unpack[LocalActivityConfig],
+) -> Any: ...
+async def execute_local_activity(
+    activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), result_type: type[Any] | None = None, **options: Any
+) -> Any:
+    """Run a local activity and give its result; see `start_local_activity`.
+
+    Raises:
+        ActivityError: It failed for good; its cause says why.
+    """
+    return await current().start_local_activity(local_activity_input(activity, arg, args, result_type, **options))
+
+
+def start_local_activity_class(
+    activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[Any]:
+    """Start a local activity that is the ``__call__`` of a class; see `start_local_activity`."""
+    return current().start_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
+
+
+async def execute_local_activity_class(
+    activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Unpack[LocalActivityConfig]
+) -> Any:
+    """Run a local activity that is the ``__call__`` of a class; see `execute_local_activity`."""
+    return await current().start_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
+
+
+@overload
+def start_local_activity_method(
+    activity: MethodAsyncNoParam[SelfType, ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity_method(
+    activity: MethodSyncNoParam[SelfType, ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity_method(
+    activity: MethodAsyncSingleParam[SelfType, ParamType, ReturnType],
+    arg: ParamType,
+    **options: Unpack[LocalActivityConfig],
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity_method(
+    activity: MethodSyncSingleParam[SelfType, ParamType, ReturnType],
+    arg: ParamType,
+    **options: Unpack[LocalActivityConfig],
+) -> ActivityHandle[ReturnType]: ...
+@overload
+def start_local_activity_method(
+    activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> ActivityHandle[Any]: ...
+def start_local_activity_method(
+    activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
+) -> ActivityHandle[Any]:
+    """Start a local activity that is a method, given unbound as ``Class.method``; see `start_local_activity`."""
+    return current().start_local_activity(local_activity_input(activity, arg, args, None, **options))
+
+
+@overload
+async def execute_local_activity_method(
+    activity: MethodAsyncNoParam[SelfType, ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity_method(
+    activity: MethodSyncNoParam[SelfType, ReturnType], **options: Unpack[LocalActivityConfig]
+) -> ReturnType: ...
+@overload
+async def execute_local_activity_method(
+    activity: MethodAsyncSingleParam[SelfType, ParamType, ReturnType],
+    arg: ParamType,
+    **options: Unpack[LocalActivityConfig],
+) -> ReturnType: ...
+@overload
+async def execute_local_activity_method(
+    activity: MethodSyncSingleParam[SelfType, ParamType, ReturnType],
+    arg: ParamType,
+    **options: Unpack[LocalActivityConfig],
+) -> ReturnType: ...
+@overload
+async def execute_local_activity_method(
+    activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[LocalActivityConfig]
+) -> Any: ...
+async def execute_local_activity_method(
+    activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
+) -> Any:
+    """Run a local activity that is a method, given unbound as ``Class.method``; see `execute_local_activity`."""
+    return await current().start_local_activity(local_activity_input(activity, arg, args, None, **options))
