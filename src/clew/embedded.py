@@ -52,6 +52,7 @@ def _as_it_is(store: ports.Store) -> ports.Store:
 async def connect_embedded(
     path: str,
     *,
+    limits: Limits = LIMITS_DEFAULT,
     clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     entropy: Entropy | None = None,
     wrap_store: Callable[[ports.Store], ports.Store] = _as_it_is,
@@ -60,6 +61,7 @@ async def connect_embedded(
 
     Args:
         path: The file, made when missing; or `MEMORY`.
+        limits: What runs may take, where a namespace does not say its own; those of the first connection hold.
         clock: Makes the engine's clock for its loop (tests pass a skipping one).
         entropy: Source of ids and secrets; the operating system's when not given.
         wrap_store: Gets the opened store and gives what the engine uses in its place (tests put faults in between).
@@ -69,7 +71,7 @@ async def connect_embedded(
     """
     key = _canonical(path)
     while True:
-        host, going = _join_host(key, lambda: _Host(key, clock, entropy, wrap_store))
+        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store))
         if host is None:
             assert going is not None, "either a host to join or one whose end is awaited"
             await asyncio.wrap_future(going)
@@ -110,11 +112,13 @@ class _Host:
     def __init__(
         self,
         key: str,
+        limits: Limits,
         clock: Callable[[asyncio.AbstractEventLoop], Clock],
         entropy: Entropy | None,
         wrap_store: Callable[[ports.Store], ports.Store],
     ) -> None:
         self.key = key
+        self.limits = limits
         self._wrap_store = wrap_store
         self.users_count = 0
         self.started: Future[None] = Future()
@@ -162,7 +166,7 @@ class _Host:
     async def _serve(self, release_wanted: asyncio.Event) -> None:
         store = await open_store(f"sqlite:{self.key}", clock=self.clock)
         try:
-            engine = Engine(self._wrap_store(store), clock=self.clock, entropy=self._entropy)
+            engine = Engine(self._wrap_store(store), clock=self.clock, entropy=self._entropy, limits=self.limits)
             await engine.start()
         except BaseException:
             await store.close()
@@ -191,7 +195,7 @@ class EmbeddedConnection:
         self._is_closed = False
         self.service: Service = host.engine
         self.service_loop: asyncio.AbstractEventLoop = host.thread.loop
-        self.limits: Limits = LIMITS_DEFAULT
+        self.limits: Limits = host.limits
         self.address: str = f"sqlite:{host.key}"
 
     @property

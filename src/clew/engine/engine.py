@@ -56,7 +56,7 @@ from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.updates import UpdateDesk, check_chain
 from clew.model import inputs as i
 from clew.model.events import WorkflowTaskCompleted
-from clew.model.limits import Limits
+from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.policies import WorkflowIDConflictPolicy
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
@@ -77,16 +77,25 @@ class Engine:
         clock: Time.
         entropy: Identifiers and secrets.
         node_id: Unique per engine process; part of its sessions' ids.
+        limits: What runs may take, where a namespace does not say its own.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, entropy: Entropy, node_id: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        node_id: str = "",
+        limits: Limits = LIMITS_DEFAULT,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._entropy = entropy
         self.node_id = node_id or entropy.uuid7()
         self._loop = asyncio.get_running_loop()
         self._is_open = False
-        self.namespaces = Namespaces(store, entropy)
+        self.namespaces = Namespaces(store, entropy, limits_default=limits)
         self._ids = IdBlocks(store)
         self._cache = RunCache(store)
         self._waiters = HistoryWaiters()

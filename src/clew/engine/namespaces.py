@@ -25,23 +25,24 @@ class Namespace:
 
     __slots__ = ("limits", "name", "retention_seconds", "secret")
 
-    def __init__(self, row: NamespaceRow) -> None:
+    def __init__(self, row: NamespaceRow, limits_default: Limits = LIMITS_DEFAULT) -> None:
         self.name = row.name
         self.secret = row.secret
         self.retention_seconds = row.retention_seconds
         settings = msgspec.json.decode(row.settings, type=dict[str, object])
         self.limits: Limits = (
-            msgspec.convert({**msgspec.structs.asdict(LIMITS_DEFAULT), **settings}, Limits)
+            msgspec.convert({**msgspec.structs.asdict(limits_default), **settings}, Limits)
             if settings
-            else LIMITS_DEFAULT
+            else limits_default
         )
 
 
 class Namespaces:
     """See the module docstring."""
 
-    def __init__(self, store: Store, entropy: Entropy) -> None:
+    def __init__(self, store: Store, entropy: Entropy, *, limits_default: Limits = LIMITS_DEFAULT) -> None:
         self._store = store
+        self._limits_default = limits_default
         self._entropy = entropy
         self._known: dict[str, Namespace] = {}
 
@@ -57,7 +58,7 @@ class Namespaces:
                 )
             )
             rows = await self._store.list_namespaces()
-        self._known = {row.name: Namespace(row) for row in rows}
+        self._known = {row.name: Namespace(row, self._limits_default) for row in rows}
 
     def get(self, name: str) -> Namespace:
         """The namespace.
