@@ -1,0 +1,48 @@
+"""Workers: what runs workflows and activities, and what replays recorded runs."""
+
+from __future__ import annotations
+
+from clew.worker._activity_interceptor import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+)
+from clew.worker._interceptor import Interceptor, WorkflowInterceptorClassInput
+from clew.worker._settings import WorkerDeploymentConfig
+from clew.worker._worker import Worker
+from clew.workflow._interceptor import (
+    ContinueAsNewInput,
+    ExecuteWorkflowInput,
+    HandleQueryInput,
+    HandleSignalInput,
+    HandleUpdateInput,
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
+
+__all__ = [
+    "ActivityInboundInterceptor",
+    "ActivityOutboundInterceptor",
+    "ContinueAsNewInput",
+    "ExecuteActivityInput",
+    "ExecuteWorkflowInput",
+    "HandleQueryInput",
+    "HandleSignalInput",
+    "HandleUpdateInput",
+    "Interceptor",
+    "SignalChildWorkflowInput",
+    "SignalExternalWorkflowInput",
+    "StartActivityInput",
+    "StartChildWorkflowInput",
+    "StartLocalActivityInput",
+    "Worker",
+    "WorkerDeploymentConfig",
+    "WorkflowInboundInterceptor",
+    "WorkflowInterceptorClassInput",
+    "WorkflowOutboundInterceptor",
+]

@@ -1,0 +1,132 @@
+"""What a worker is told to do, checked.
+
+Owns: the checks of a worker's arguments, with messages that name the argument and the remedy.
+Never: starts anything.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from clew.activity import _Definition as ActivityDefinition
+from clew.converter import DataConverter
+from clew.model.policies import DeploymentVersion, VersioningBehavior
+from clew.service.connection import Connection
+from clew.workflow._definition import Definition as WorkflowDefinition
+
+
+class ClientLike(Protocol):
+    """The part of a client that a worker uses."""
+
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def data_converter(self) -> DataConverter: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def interceptors(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class WorkerDeploymentConfig:
+    """Which version of the code a worker has, for routing by version.
+
+    Args:
+        version: Deployment name and build id.
+        use_worker_versioning: Whether runs are routed by it; else it is only recorded.
+        default_versioning_behavior: For workflows that do not say whether they stay on their version.
+    """
+
+    version: DeploymentVersion
+    use_worker_versioning: bool = False
+    default_versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+
+    @staticmethod
+    def of_build_id(build_id: str | None) -> WorkerDeploymentConfig | None:
+        """Give the configuration of a bare build id; None for none."""
+        return WorkerDeploymentConfig(DeploymentVersion("", build_id)) if build_id else None
+
+
+def read_activities(functions: Sequence[Callable[..., Any]]) -> dict[str | None, ActivityDefinition]:
+    """Give the activities by type; the key None has the dynamic one.
+
+    Raises:
+        TypeError: One is not an activity.
+        ValueError: Two have the same type.
+    """
+    found: dict[str | None, ActivityDefinition] = {}
+    for fn in functions:
+        definition = ActivityDefinition.must_from_callable(fn)
+        other = found.get(definition.name)
+        if other is not None:
+            raise ValueError(_twice("activity", definition.name, other.fn, fn))
+        found[definition.name] = definition
+    return found
+
+
+def read_workflows(classes: Sequence[type[Any]]) -> dict[str | None, WorkflowDefinition]:
+    """Give the workflows by type; the key None has the dynamic one.
+
+    Raises:
+        ValueError: One is not a workflow, or two have the same type.
+    """
+    found: dict[str | None, WorkflowDefinition] = {}
+    for cls in classes:
+        definition = WorkflowDefinition.must_from_class(cls)
+        other = found.get(definition.name)
+        if other is not None:
+            raise ValueError(_twice("workflow", definition.name, other.cls, cls))
+        found[definition.name] = definition
+    return found
+
+
+def _twice(noun: str, name: str | None, one: Any, other: Any) -> str:
+    what = f"the {noun} type {name!r}" if name is not None else f"the dynamic {noun}"
+    return (
+        f"Two {noun} definitions claim {what}: {one.__module__}.{one.__qualname__} and "
+        f"{other.__module__}.{other.__qualname__}. Give one of them another name in its decorator."
+    )
+
+
+def check_counts(counts: Mapping[str, int], *, at_least: int) -> None:
+    """Make sure that each count is sensible.
+
+    Raises:
+        ValueError: One is too small.
+    """
+    for name, count in counts.items():
+        if not _is_whole(count) or count < at_least:
+            raise ValueError(f"{name} is {count!r}; it must be a whole number of at least {at_least}.")
+
+
+def _is_whole(count: object) -> bool:
+    return isinstance(count, int) and not isinstance(count, bool)
+
+
+def check_durations(durations: Mapping[str, Any]) -> None:
+    """Make sure that each duration is one, and not negative.
+
+    Raises:
+        TypeError: One is no timedelta.
+        ValueError: One is negative.
+    """
+    for name, duration in durations.items():
+        if duration is None:
+            continue
+        if not isinstance(duration, timedelta):
+            raise TypeError(f"{name} is {duration!r}; pass a datetime.timedelta.")
+        if duration < timedelta(0):
+            raise ValueError(f"{name} is {duration}; it cannot be negative.")
+
+
+def executor_size(executor: concurrent.futures.Executor | None, default: int) -> int:
+    """How many calls `executor` runs at a time; `default` where it does not say."""
+    size = getattr(executor, "_max_workers", None)
+    return size if isinstance(size, int) else default

@@ -1,0 +1,265 @@
+"""The threads on which workflow code runs, and the watch that none of them stays blocked.
+
+Owns: `TurnThreads`: how turns get to a thread and back, and what happens to a thread that does not come back.
+Never: what a turn does; the service loop is only ever told.
+
+How it works: one thread takes turns from a queue, as long as all goes well: workflow code yields within microseconds,
+and a second thread would only contend for the interpreter. While there are turns a watch ticks on the service loop,
+and
+
+* turns that wait while nothing has been finished for a whole tick get one more thread, so that one bad run delays the
+  others by a moment; surplus threads end when the queue is empty;
+* a turn that is not over after `blocked_timeout` is *given up*: it is reported with the stack of its thread, the
+  thread is abandoned (and interrupted, which helps against a loop but not inside a blocking C call), and others take
+  over.
+
+Time is counted in ticks, each seen separately by the service loop, so that a process that was suspended, or whose
+service loop had no turn itself, does not blame the workflow. A turn costs no clock reading at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import logging
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, Protocol, final
+
+TICK_SECONDS: Final = 0.05
+"""Short against the default time-out of 2 s, long against a switch between threads (5 ms)."""
+
+THREADS_MAX: Final = 128
+"""Threads that wait for blocked turns to be given up; more would only eat memory."""
+
+_log: Final = logging.getLogger("clew.worker")
+_numbers: Final = itertools.count(1)
+
+
+class Turn(Protocol):
+    """One thing to do on a workflow thread. Compared by identity."""
+
+    def run(self) -> None:
+        """Do it, on a workflow thread. Keeps its own errors; what it raises is a bug."""
+        ...
+
+    def discard(self) -> None:
+        """Called on its thread instead of handing it back, when it came back after it was given up."""
+        ...
+
+
+class _Interrupt(BaseException):
+    """Breaks a loop on an abandoned thread; seen by nobody but that thread."""
+
+
+@final
+class _Seat:
+    """One thread, as the watch sees it."""
+
+    __slots__ = ("is_abandoned", "lock", "seen_ticks", "seen_turn", "thread", "turn")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.turn: Turn | None = None
+        self.is_abandoned = False
+        self.seen_turn: Turn | None = None
+        self.seen_ticks = 0
+        self.thread: threading.Thread
+
+
+@final
+class TurnThreads:
+    """Runs turns on threads of its own; a turn that blocks costs the others a moment.
+
+    Args:
+        loop: The service loop; all methods are called on it.
+        finish: Takes each finished turn; called on the workflow thread.
+        give_up: Takes a turn that blocks, with the stack of its thread; called on the service loop.
+        on_error: Told a bug: a turn raised; called on any thread.
+        blocked_timeout: Seconds a turn may take; None means any time.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        finish: Callable[[Turn], None],
+        give_up: Callable[[Turn, list[str]], None],
+        on_error: Callable[[BaseException], None],
+        *,
+        blocked_timeout: float | None,
+    ) -> None:
+        self._loop = loop
+        self._finish = finish
+        self._give_up = give_up
+        self._on_error = on_error
+        self._blocked_ticks = None if blocked_timeout is None else max(1, round(blocked_timeout / TICK_SECONDS))
+        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
+        self._seats: list[_Seat] = []
+        self._lock = threading.Lock()
+        self._finished_count = 0
+        self._seen_finished_count = 0
+        self._is_watching = False
+        self._is_closed = False
+        self._ended = asyncio.Event()
+
+    @property
+    def threads_count(self) -> int:
+        """Threads that take turns now, without the abandoned ones."""
+        return len(self._seats)
+
+    def submit(self, turn: Turn) -> None:
+        """Let a thread run `turn` soon."""
+        self._turns.put(turn)
+        if not self._is_watching:
+            self._is_watching = True
+            self._seen_finished_count = self._finished_count
+            if not self._seats:
+                self._add_thread()
+            self._loop.call_later(TICK_SECONDS, self._tick)
+
+    async def close(self, timeout: float) -> list[str]:
+        """Let the threads end after what is queued, and wait for that at most `timeout` seconds.
+
+        Returns:
+            The stacks of the threads that are still busy.
+        """
+        self._is_closed = True
+        self._turns.put(None)
+        if self._seats:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), timeout)
+        left = list(self._seats)
+        stacks = ["".join(_stack_of(seat.thread.ident)) for seat in left]
+        for seat in left:
+            self._abandon(seat)
+        return stacks
+
+    # --- the watch, on the service loop ---------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - a watch that died must bring the worker down
+            self._on_error(error)
+
+    def _look(self) -> None:
+        is_busy = False
+        for seat in list(self._seats):
+            turn = seat.turn
+            if turn is None:
+                seat.seen_turn = None
+                continue
+            is_busy = True
+            if turn is not seat.seen_turn:
+                seat.seen_turn, seat.seen_ticks = turn, 0
+                continue
+            seat.seen_ticks += 1
+            if self._blocked_ticks is not None and seat.seen_ticks >= self._blocked_ticks:
+                self._rescue(seat, turn)
+        if self._is_closed:
+            is_busy = bool(self._seats)
+        elif not self._turns.empty():
+            is_busy = True
+            if self._finished_count == self._seen_finished_count and len(self._seats) < THREADS_MAX:
+                self._add_thread()
+        self._seen_finished_count = self._finished_count
+        if is_busy:
+            self._loop.call_later(TICK_SECONDS, self._tick)
+        else:
+            self._is_watching = False
+
+    def _rescue(self, seat: _Seat, turn: Turn) -> None:
+        stack = _stack_of(seat.thread.ident)
+        with seat.lock:
+            if seat.turn is not turn:
+                return
+            seat.is_abandoned = True
+        self._abandon(seat)
+        if not self._seats and not self._is_closed:
+            self._add_thread()
+        self._give_up(turn, stack)
+
+    def _abandon(self, seat: _Seat) -> None:
+        with seat.lock:
+            seat.is_abandoned = True
+        with self._lock:
+            if seat in self._seats:
+                self._seats.remove(seat)
+        _interrupt(seat.thread)
+
+    def _add_thread(self) -> None:
+        seat = _Seat()
+        seat.thread = threading.Thread(
+            target=self._work, args=(seat,), name=f"clew-workflow-{next(_numbers)}", daemon=True
+        )
+        with self._lock:
+            self._seats.append(seat)
+        seat.thread.start()
+
+    # --- the threads ----------------------------------------------------------------------------------------
+
+    def _work(self, seat: _Seat) -> None:
+        try:
+            self._take_turns(seat)
+        except _Interrupt:
+            pass
+        except BaseException as error:  # noqa: BLE001 - a thread that dies must not do so unseen
+            if not seat.is_abandoned:
+                self._on_error(error)
+        finally:
+            with self._lock:
+                if seat in self._seats:
+                    self._seats.remove(seat)
+                is_last = self._is_closed and not self._seats
+            if is_last:
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _take_turns(self, seat: _Seat) -> None:
+        get, lock, finish = self._turns.get, seat.lock, self._finish
+        while True:
+            turn = get()
+            if turn is None:
+                # Left in the queue for the next thread.
+                self._turns.put(None)
+                return
+            seat.turn = turn
+            try:
+                turn.run()
+            finally:
+                with lock:
+                    seat.turn = None
+                    is_abandoned = seat.is_abandoned
+                if is_abandoned:
+                    turn.discard()
+            if is_abandoned:
+                return
+            self._finished_count += 1
+            finish(turn)
+            # Dropped here, or an idle thread would keep the last run alive.
+            del turn
+            if len(self._seats) > 1 and self._turns.empty() and self._leave(seat):
+                return
+
+    def _leave(self, seat: _Seat) -> bool:
+        with self._lock:
+            if len(self._seats) > 1 and seat in self._seats and not self._is_closed:
+                self._seats.remove(seat)
+                return True
+        return False
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    if thread.ident is not None and thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Interrupt))
+
+
+def _stack_of(thread_id: int | None) -> list[str]:
+    frame: FrameType | None = sys._current_frames().get(thread_id) if thread_id is not None else None
+    return traceback.format_stack(frame) if frame is not None else []
