@@ -21,6 +21,7 @@ from clew.storage.sqlite.rows import OPEN_STATUSES, STATUS_NAMES, to_micros, to_
 from clew.storage.sqlite.schema import load_sql, statements
 from clew.storage.sqlite.search_attributes import AttributeNames, to_index_rows
 from clew.storage.sqlite.tasks import TaskClaims
+from clew.storage.sqlite.writes import OUTBOX_DELETE, TASKS_DELETE
 
 Unit = tuple[RunWrite, ...]
 
@@ -34,11 +35,9 @@ _HISTORY: Final = BulkStatement(
 )
 _ITEMS_DELETE: Final = delete_rows("pending_items", "shard, run_key, kind, item_id", 4)
 _ITEMS_PUT: Final = insert_rows("pending_items", "shard, run_key, kind, item_id, data", 5)
-_TASKS_DELETE: Final = delete_rows("tasks", "task_id", 1)
 _TASKS_PUT: Final = insert_rows(
     "tasks", "task_id, shard, run_key, namespace, task_queue, kind, scheduled_event_id, attempt, priority", 9
 )
-_OUTBOX_DELETE: Final = delete_rows("outbox", "message_id", 1)
 _OUTBOX_PUT: Final = insert_rows("outbox", "message_id, shard, run_key, body", 4)
 _ATTRIBUTES_DELETE: Final = delete_rows("search_attributes", "run_key", 1)
 _ATTRIBUTES_PUT: Final = insert_rows("search_attributes", "run_key, name, ordinal, kind, value", 5)
@@ -55,9 +54,9 @@ _STATEMENTS: Final = (
     _HISTORY,
     _ITEMS_DELETE,
     _ITEMS_PUT,
-    _TASKS_DELETE,
+    TASKS_DELETE,
     _TASKS_PUT,
-    _OUTBOX_DELETE,
+    OUTBOX_DELETE,
     _OUTBOX_PUT,
     _ATTRIBUTES_DELETE,
     _ATTRIBUTES_PUT,

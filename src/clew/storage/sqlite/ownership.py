@@ -57,6 +57,16 @@ class Ownership:
                 os.close(self._descriptor)
 
 
+def _forget_after_fork() -> None:
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    _registry.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def owner_path(path: str) -> str:
     """The side file of the database at the real path `path`."""
     return path + "-owner"

@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 
 from clew.ports.store import StoreIncompatible
 
+_PACKAGE: Final = "clew.storage.sqlite"
+
 APPLICATION_ID: Final = 0x434C4557
 """``CLEW`` in ASCII; SQLite keeps it in the header of the file."""
 
@@ -36,12 +38,12 @@ class Migration(NamedTuple):
 
 def load_sql(*path: str) -> str:
     """The text of a file beside this module."""
-    return resources.files(__package__).joinpath(*path).read_text(encoding="utf-8")
+    return resources.files(_PACKAGE).joinpath(*path).read_text(encoding="utf-8")
 
 
 def migrations() -> list[Migration]:
     """All migrations, in the order in which they are applied."""
-    folder = resources.files(__package__).joinpath("migrations")
+    folder = resources.files(_PACKAGE).joinpath("migrations")
     found = [
         Migration(file.name, file.read_text(encoding="utf-8"))
         for file in folder.iterdir()

@@ -69,7 +69,8 @@ def _values(kind: str, value: Any) -> Iterator[tuple[str, str | int | float]]:
         case str():
             yield "Keyword", value
         case list():
-            for text in value:
+            texts: list[Any] = value
+            for text in texts:
                 if isinstance(text, str):
                     yield "KeywordList", text
         case _:

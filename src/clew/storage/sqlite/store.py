@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.clock import Clock
@@ -25,6 +25,7 @@ from clew.ports.store import (
     OutboxRow,
     RunRow,
     RunWrite,
+    Store,
     TaskKind,
     TaskRow,
     VisibilityFilter,
@@ -86,6 +87,10 @@ class SqliteReader:
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> asyncio.Future[int]:
         """How many tasks wait in a queue, claimed ones included."""
         return self._calls.read(partial(tasks.count_tasks, namespace=namespace, task_queue=task_queue, kind=kind))
+
+    def find_queued_events(self, shard: int, run_key: int) -> asyncio.Future[set[int]]:
+        """The scheduled event ids for which this run has a task row."""
+        return self._calls.read(partial(tasks.find_queued_events, shard=shard, run_key=run_key))
 
     def read_outbox(
         self, shards: Sequence[int] | None, after_message_id: int, limit: int
@@ -173,11 +178,11 @@ class SqliteStore(SqliteReader):
         """Make each unit durable if all its guards hold; answers after the sync to disk."""
         return self._calls.commit(units)
 
-    def reserve_run_keys(self, count: int) -> Any:
+    def reserve_run_keys(self, count: int) -> Coroutine[None, None, int]:
         """The first of `count` consecutive run keys that no one else will ever get."""
         return self._run_keys.reserve(count)
 
-    def reserve_task_ids(self, count: int) -> Any:
+    def reserve_task_ids(self, count: int) -> Coroutine[None, None, int]:
         """The first of `count` consecutive ids for tasks and messages that no one else will ever get."""
         return self._task_ids.reserve(count)
 
@@ -204,6 +209,19 @@ class SqliteStore(SqliteReader):
 
         return self._calls.write(release)
 
+    def delete_tasks(self, task_ids: Sequence[int]) -> asyncio.Future[None]:
+        """Remove task rows that turned out to be stale; one that is not there is no error."""
+
+        def delete(connection: sqlite3.Connection) -> None:
+            writes.delete_tasks(connection, task_ids)
+            self._claims.forget(task_ids)
+
+        return self._calls.write(delete)
+
+    def delete_outbox(self, message_ids: Sequence[int]) -> asyncio.Future[None]:
+        """Remove delivered messages that left nothing else to record; one that is not there is no error."""
+        return self._calls.write(partial(writes.delete_outbox, message_ids=message_ids))
+
     async def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> int:
         """Remove up to `limit` closed runs with their history; answers how many."""
         deleted = 0
@@ -227,6 +245,10 @@ class SqliteStore(SqliteReader):
         if self._ownership is not None:
             self._ownership.release()
             self._ownership = None
+
+
+if TYPE_CHECKING:
+    _fits_the_port: type[Store] = SqliteStore
 
 
 def _system_now() -> datetime:

@@ -67,6 +67,12 @@ def count_tasks(connection: sqlite3.Connection, namespace: str, task_queue: str,
     return count
 
 
+def find_queued_events(connection: sqlite3.Connection, shard: int, run_key: int) -> set[int]:
+    """The scheduled event ids for which a run has a task row."""
+    sql = "SELECT scheduled_event_id FROM tasks WHERE shard = ? AND run_key = ?"
+    return {event_id for (event_id,) in fetch_all(connection, sql, (shard, run_key))}
+
+
 def _to_task(row: tuple[int, int, int, str, str, int, int, int, int]) -> TaskRow:
     return TaskRow(
         task_id=row[0],

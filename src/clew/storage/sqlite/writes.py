@@ -6,16 +6,20 @@ Owns: those transactions, as functions of the writer's connection. Never: the wr
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
 from clew.ports.store import NamespaceRow
+from clew.storage.sqlite.bulk import delete_rows
 from clew.storage.sqlite.rows import fetch_all, placeholders, to_micros
 
 RUN_KEYS: Final = "next_run_key"
 TASK_IDS: Final = "next_task_id"
+
+TASKS_DELETE: Final = delete_rows("tasks", "task_id", 1)
+OUTBOX_DELETE: Final = delete_rows("outbox", "message_id", 1)
 
 _HIGHEST_USED: Final = {
     RUN_KEYS: "SELECT max(run_key) FROM executions",
@@ -44,6 +48,18 @@ def put_namespace(connection: sqlite3.Connection, row: NamespaceRow) -> bool:
             (row.name, row.secret, row.retention_seconds, row.settings),
         )
         return cursor.rowcount == 1
+
+
+def delete_tasks(connection: sqlite3.Connection, task_ids: Sequence[int]) -> None:
+    """Remove stale tasks; one that is not there is no error."""
+    with transaction(connection):
+        TASKS_DELETE.execute(connection, list(task_ids))
+
+
+def delete_outbox(connection: sqlite3.Connection, message_ids: Sequence[int]) -> None:
+    """Remove delivered messages; one that is not there is no error."""
+    with transaction(connection):
+        OUTBOX_DELETE.execute(connection, list(message_ids))
 
 
 def read_next_number(connection: sqlite3.Connection, counter: str) -> int:
