@@ -1,0 +1,3 @@
+"""Measurements of the embedded engine, next to the floor: ``python -m benchmarks.run``."""
+
+from __future__ import annotations

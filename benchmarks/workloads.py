@@ -1,0 +1,145 @@
+"""The workloads W1, W2, W3, W6 and W7, on the embedded engine with a new SQLite file each.
+
+Owns: what is done and what is timed. Never: how often, or how it is shown (`run` does).
+
+Wall time is `time.perf_counter`, CPU is that of the whole process (engine, worker, store and load generator together).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.workflows import ALL, Echo, FanOut, Resumed, Sequence, no_op, step_times
+from clew.client import Client
+from clew.worker import Worker
+
+QUEUE: Final = "bench"
+IN_FLIGHT: Final = 200
+
+Figures = dict[str, float]
+"""Name with unit → value."""
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[Client]:
+    """A client of a new engine."""
+    with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
+        async with await Client.connect(f"sqlite:{Path(folder) / 'bench.db'}") as client:
+            yield client
+
+
+def worker(client: Client) -> Worker:
+    """A worker with room for everything in flight."""
+    return Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=ALL,
+        activities=[no_op],
+        max_concurrent_activities=IN_FLIGHT,
+        max_concurrent_workflow_tasks=IN_FLIGHT,
+    )
+
+
+async def sequential_steps(count: int = 100) -> Figures:
+    """W1: one workflow, `count` activities in sequence."""
+    async with engine() as client, worker(client):
+        await client.execute_workflow(Sequence.run, 3, id="warm-up", task_queue=QUEUE)
+        step_times.clear()
+        cpu, clock = time.process_time(), time.perf_counter()
+        await client.execute_workflow(Sequence.run, count, id="measured", task_queue=QUEUE)
+        seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    gaps = sorted(after - before for before, after in itertools.pairwise(step_times))
+    return {
+        "p50 ms/step": 1e3 * gaps[len(gaps) // 2],
+        "p99 ms/step": 1e3 * gaps[int(len(gaps) * 0.99)],
+        "mean ms/step": 1e3 * seconds / count,
+        "CPU ms/step": 1e3 * cpu / count,
+    }
+
+
+async def many_workflows(count: int = 2_000, steps: int = 3) -> Figures:
+    """W2: `count` workflows of three activities in sequence, 200 in flight."""
+    async with engine() as client, worker(client):
+        gate = asyncio.Semaphore(IN_FLIGHT)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await client.execute_workflow(Sequence.run, steps, id=f"w-{number}", task_queue=QUEUE)
+
+        await asyncio.gather(*(one(-number) for number in range(1, 51)))
+        cpu, clock = time.process_time(), time.perf_counter()
+        await asyncio.gather(*(one(number) for number in range(count)))
+        seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    return {
+        "workflows/s": count / seconds,
+        "CPU ms/workflow": 1e3 * cpu / count,
+        "CPU µs/activity step": 1e6 * cpu / count / steps,
+    }
+
+
+async def fan_out(count: int = 1_000) -> Figures:
+    """W3: one workflow, `count` activities at once."""
+    async with engine() as client, worker(client):
+        await client.execute_workflow(Sequence.run, 3, id="warm-up", task_queue=QUEUE)
+        cpu, clock = time.process_time(), time.perf_counter()
+        await client.execute_workflow(FanOut.run, count, id="measured", task_queue=QUEUE)
+        seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    return {"s": seconds, "steps/s": count / seconds, "CPU µs/step": 1e6 * cpu / count}
+
+
+async def resume(count: int = 1_000) -> Figures:
+    """W6: a workflow with `count` finished steps, resumed by a worker that has never seen it."""
+    async with engine() as client:
+        async with worker(client):
+            handle = await client.start_workflow(Resumed.run, count, id="measured", task_queue=QUEUE)
+            step_times.clear()
+            await _until(lambda: len(step_times) >= count)
+        await handle.signal(Resumed.go_on)
+        step_times.clear()
+        cpu, clock = time.process_time(), time.perf_counter()
+        async with worker(client):
+            await handle.result()
+        cpu = time.process_time() - cpu
+        return {"ms to the next step": 1e3 * (step_times[0] - clock), "CPU ms": 1e3 * cpu}
+
+
+async def echo(count: int = 300) -> Figures:
+    """W7: a signal to a waiting workflow, and the answer by a query."""
+    async with engine() as client, worker(client):
+        handle = await client.start_workflow(Echo.run, id="measured", task_queue=QUEUE)
+        await handle.query(Echo.count)
+        seconds: list[float] = []
+        cpu = time.process_time()
+        for number in range(1, count + 1):
+            clock = time.perf_counter()
+            await handle.signal(Echo.add, 1)
+            answer = await handle.query(Echo.count)
+            seconds.append(time.perf_counter() - clock)
+            assert answer == number, f"a query after {number} signals saw {answer}"
+        cpu = time.process_time() - cpu
+        await handle.signal(Echo.stop)
+        assert await handle.result() == count, "a signal was lost"
+    seconds.sort()
+    return {
+        "p50 ms": 1e3 * seconds[count // 2],
+        "p99 ms": 1e3 * seconds[int(count * 0.99)],
+        "CPU ms": 1e3 * cpu / count,
+    }
+
+
+async def _until(condition: Callable[[], bool], seconds_max: float = 120.0) -> None:
+    deadline = time.perf_counter() + seconds_max
+    while not condition():
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"not reached within {seconds_max} s")
+        await asyncio.sleep(0.005)
+
+
+Workload = Callable[[], Awaitable[Figures]]
