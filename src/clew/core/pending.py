@@ -46,8 +46,8 @@ class PendingActivity(_Pending, kw_only=True):
 
     Without events: everything from `attempt` on. An attempt is *backing off* while `next_attempt_time` is set, else
     *scheduled* while `started_time` is None, else *started*. `attempt_scheduled_time` is when the attempt could first
-    be taken by a worker. `attempts` holds the last failed attempts, oldest first. `session` is empty for a started attempt
-    that no worker holds any more (it is completed by token, from anywhere).
+    be taken by a worker. `attempts` holds the last failed attempts, oldest first. `session` is empty for a started
+    attempt that no worker holds any more (it is completed by token, from anywhere).
     """
 
     scheduled_event_id: int
@@ -159,6 +159,7 @@ class PendingChild(_Pending, kw_only=True):
     run_id: str = ""
     started_event_id: int = 0
     is_start_buffered: bool = False
+    buffered_run_id: str = ""
     is_closing: bool = False
 
     @property
@@ -179,13 +180,14 @@ class PendingUpdate(_Pending, kw_only=True):
     """An update that was admitted and has not completed.
 
     Until it is accepted nothing of it is in history, and `request` holds what the caller sent; afterwards
-    `accepted_event_id` names the event that does.
+    `accepted_event_id` names the event that does. `sent_lease_id` is the workflow task that last carried it.
     """
 
     update_id: str
     message_id: str
     request: UpdateRequest | None = None
     accepted_event_id: int = 0
+    sent_lease_id: int = 0
 
 
 class CompletedUpdate(_Pending, kw_only=True):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from clew.core.pending import PendingActivity
-from clew.model.events import Event, UpdateRequest, WorkflowTaskScheduled, WorkflowTaskStarted
+from clew.model.events import UpdateRequest, WorkflowTaskScheduled, WorkflowTaskStarted
 from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import Rejection
 
@@ -50,11 +50,21 @@ class StartedWorkflowTask(_Reply, frozen=True, kw_only=True):
     updates: tuple[SentUpdate, ...] = ()
 
 
+class DroppedWorkflowTask(_Reply, frozen=True, kw_only=True):
+    """A task made for updates alone ended without a trace, because they were all rejected.
+
+    Its event ids are given again to other events: a worker that has the run cached goes back to
+    `reset_event_id`, the started event of the last task that history has.
+    """
+
+    reset_event_id: int
+
+
 class StartedActivity(_Reply, frozen=True, kw_only=True):
     """An attempt of an activity was given to a worker.
 
-    `activity` is the live record: read it at once, do not keep it. With the workflow id and the secret of the namespace,
-    `key_generation` and the activity id make the idempotency key (``core.idempotency``).
+    `activity` is the live record: read it at once, do not keep it. With the workflow id and the secret of the
+    namespace, `key_generation` and the activity id make the idempotency key (``core.idempotency``).
     """
 
     lease_id: int
@@ -120,9 +130,3 @@ class Repeat(_Reply, frozen=True, kw_only=True):
 
 
 StartVerdict: TypeAlias = Start | TerminateThenStart | UseExisting | Repeat | Rejection
-
-
-class ClosingReply(_Reply, frozen=True, kw_only=True):
-    """The close event that a decision wrote, for callers that need it at once."""
-
-    event: Event

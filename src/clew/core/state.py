@@ -218,7 +218,7 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
         if kind == deadlines.KIND_WORKFLOW_TASK:
             return self.workflow_task.deadline() if self.workflow_task is not None else None
         if kind == deadlines.KIND_FIRST_TASK:
-            return self.first_task_at
+            return None if self.is_first_task_held else self.first_task_at
         if kind == deadlines.KIND_RUN_TIMEOUT:
             return self.run_deadline
         assert kind == deadlines.KIND_EXECUTION_TIMEOUT, f"unknown kind of deadline: {kind}"

@@ -1,0 +1,263 @@
+"""The runs of a chain: how a close command ends one, and how the next begins (semantics 1.1, 1.7).
+
+Owns: continue-as-new, workflow retries and cron runs. Never: the first run of a chain (``core.start``).
+
+How it works: whoever closes a run asks here whether another follows. A run that follows is made in the same transition
+and committed in the same unit, so that a chain never has a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from clew.core import deadlines
+from clew.core.checks import cap
+from clew.core.closing import close_run
+from clew.core.cron import next_cron_time
+from clew.core.evolve import begin, is_null_payload
+from clew.core.retry import decide_retry
+from clew.core.state import ExecutionState
+from clew.core.step import Step
+from clew.core.tasks import want_task
+from clew.core.transition import Transition
+from clew.core.updates import want_update_task
+from clew.model import commands as c
+from clew.model import events as e
+from clew.model.events import ZERO, ContinueAsNewInitiator
+from clew.model.failure import Failure, RetryState
+from clew.model.limits import WORKFLOW_TASK_TIMEOUT_MAX
+from clew.model.payload import Payloads, StoredPayload
+
+NEXT_RUN_BACKOFF_MIN: Final = timedelta(seconds=1)
+"""Runs of a chain that begin less than this apart are put off (semantics 1.1)."""
+
+NewRun = tuple[ExecutionState, Transition]
+
+
+def complete_run(
+    step: Step,
+    command: c.Command,
+    completed_event_id: int,
+    *,
+    new_run_id: Callable[[], str],
+    started: e.WorkflowExecutionStarted | None,
+) -> None:
+    """Close the run as its last command says."""
+    match command:
+        case c.CompleteWorkflowExecution():
+            _complete(step, command, completed_event_id, new_run_id, started)
+        case c.FailWorkflowExecution():
+            _fail(step, command, completed_event_id, new_run_id, started)
+        case c.CancelWorkflowExecution():
+            event = e.WorkflowExecutionCanceled(
+                event_id=step.state.next_event_id,
+                event_time=step.now,
+                details=command.details,
+                workflow_task_completed_event_id=completed_event_id,
+            )
+            close_run(step, event)
+        case c.ContinueAsNewWorkflowExecution():
+            _continue(step, command, completed_event_id, new_run_id(), started)
+        case _:
+            raise AssertionError(f"{type(command).__name__} does not close a run")
+
+
+def _complete(
+    step: Step,
+    command: c.CompleteWorkflowExecution,
+    completed_event_id: int,
+    new_run_id: Callable[[], str],
+    started: e.WorkflowExecutionStarted | None,
+) -> None:
+    new_run = _cron_run(step, new_run_id, started, result=command.result, failure=None)
+    event = e.WorkflowExecutionCompleted(
+        event_id=step.state.next_event_id,
+        event_time=step.now,
+        result=command.result,
+        workflow_task_completed_event_id=completed_event_id,
+        new_execution_run_id=_run_id_of(new_run),
+    )
+    close_run(step, event, new_run=new_run)
+
+
+def _fail(
+    step: Step,
+    command: c.FailWorkflowExecution,
+    completed_event_id: int,
+    new_run_id: Callable[[], str],
+    started: e.WorkflowExecutionStarted | None,
+) -> None:
+    retry_state, new_run = run_after_failure(step, command.failure, new_run_id, started)
+    event = e.WorkflowExecutionFailed(
+        event_id=step.state.next_event_id,
+        event_time=step.now,
+        failure=command.failure,
+        retry_state=retry_state,
+        workflow_task_completed_event_id=completed_event_id,
+        new_execution_run_id=_run_id_of(new_run),
+    )
+    close_run(step, event, new_run=new_run)
+
+
+def _run_id_of(new_run: NewRun | None) -> str:
+    return new_run[0].run_id if new_run is not None else ""
+
+
+def run_after_failure(
+    step: Step,
+    failure: Failure,
+    new_run_id: Callable[[], str],
+    started: e.WorkflowExecutionStarted | None,
+) -> tuple[RetryState, NewRun | None]:
+    """The run that follows one that failed or timed out: a retry, else the next cron run, else none."""
+    state = step.state
+    verdict = decide_retry(
+        state.retry_policy, state.attempt, failure, step.now, expiration_time=state.execution_deadline
+    )
+    if not verdict.is_retried:
+        return verdict.state, _cron_run(step, new_run_id, started, result=None, failure=failure)
+    first = _first_event(state, started)
+    event = msgspec.structs.replace(
+        _same_again(step, first, verdict.delay),
+        initiator=ContinueAsNewInitiator.RETRY,
+        attempt=state.attempt + 1,
+        continued_failure=failure,
+        key_generation=state.key_generation,
+    )
+    return verdict.state, _begin_next(step, event, new_run_id())
+
+
+def _cron_run(
+    step: Step,
+    new_run_id: Callable[[], str],
+    started: e.WorkflowExecutionStarted | None,
+    *,
+    result: Payloads | None,
+    failure: Failure | None,
+) -> NewRun | None:
+    state = step.state
+    if not state.cron_schedule:
+        return None
+    wait = max(next_cron_time(state.cron_schedule, step.now, state.start_time) - step.now, ZERO)
+    if state.execution_deadline is not None and step.now + wait >= state.execution_deadline:
+        return None
+    first = _first_event(state, started)
+    run_id = new_run_id()
+    event = msgspec.structs.replace(
+        _same_again(step, first, wait),
+        initiator=ContinueAsNewInitiator.CRON_SCHEDULE,
+        attempt=1,
+        continued_failure=failure,
+        last_completion_result=first.last_completion_result if result is None else result,
+        key_generation=run_id,
+    )
+    return _begin_next(step, event, run_id)
+
+
+def _first_event(state: ExecutionState, started: e.WorkflowExecutionStarted | None) -> e.WorkflowExecutionStarted:
+    assert started is not None, f"the next run of {state.workflow_id!r} needs its first event; pass it as `started`"
+    return started
+
+
+def _same_again(step: Step, first: e.WorkflowExecutionStarted, wait: timedelta) -> e.WorkflowExecutionStarted:
+    """The first event of a run that takes the same input."""
+    state = step.state
+    return msgspec.structs.replace(
+        first,
+        event_id=1,
+        event_time=step.now,
+        continued_execution_run_id=state.run_id,
+        first_workflow_task_backoff=wait,
+        memo=state.memo or None,
+        search_attributes=state.search_attributes or None,
+        request_id="",
+        eager_execution_accepted=False,
+    )
+
+
+def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> NewRun:
+    """The run that `event` begins, with its first workflow task or the wait for it."""
+    old = step.state
+    event = msgspec.structs.replace(event, original_execution_run_id=run_id)
+    state = begin(event, namespace=old.namespace, run_id=run_id)
+    following = Step(state, step.now, step.limits)
+    following.events.append(event)
+    for deadline in (deadlines.KIND_FIRST_TASK, deadlines.KIND_RUN_TIMEOUT, deadlines.KIND_EXECUTION_TIMEOUT):
+        state.arm(deadline)
+    for update in old.updates.values():
+        if not update.accepted_event_id:
+            state.updates[update.update_id] = msgspec.structs.replace(update, sent_lease_id=0)
+    want_task(following)
+    if state.updates:
+        want_update_task(following)
+    return state, following.transition()
+
+
+def _continue(
+    step: Step,
+    command: c.ContinueAsNewWorkflowExecution,
+    completed_event_id: int,
+    run_id: str,
+    started: e.WorkflowExecutionStarted | None,
+) -> None:
+    state = step.state
+    run_timeout = cap(command.workflow_run_timeout) or state.workflow_run_timeout
+    task_timeout = min(cap(command.workflow_task_timeout) or state.workflow_task_timeout, WORKFLOW_TASK_TIMEOUT_MAX)
+    memo = _with(state.memo, command.memo)
+    attributes = _with(state.search_attributes, command.search_attributes)
+    wait = max(cap(command.backoff_start_interval), _apart(state, step.now))
+    shared: dict[str, Any] = {
+        "workflow_type": command.workflow_type or state.workflow_type,
+        "task_queue": command.task_queue or state.task_queue,
+        "input": command.input,
+        "workflow_run_timeout": run_timeout,
+        "workflow_task_timeout": task_timeout,
+        "memo": memo or None,
+        "search_attributes": attributes or None,
+        "header": command.header,
+    }
+    first = e.WorkflowExecutionStarted(
+        event_id=1,
+        event_time=step.now,
+        workflow_id=state.workflow_id,
+        workflow_execution_timeout=state.workflow_execution_timeout,
+        workflow_execution_expiration_time=state.execution_deadline,
+        parent=state.parent,
+        parent_initiated_event_id=state.parent_initiated_event_id,
+        root=state.root,
+        continued_execution_run_id=state.run_id,
+        initiator=command.initiator,
+        first_execution_run_id=state.first_execution_run_id,
+        retry_policy=command.retry_policy or state.retry_policy,
+        cron_schedule=command.cron_schedule or state.cron_schedule,
+        first_workflow_task_backoff=wait,
+        last_completion_result=started.last_completion_result if started is not None else None,
+        priority=state.priority,
+        versioning_override=state.versioning_override,
+        key_generation=run_id,
+        **shared,
+    )
+    event = e.WorkflowExecutionContinuedAsNew(
+        event_id=state.next_event_id,
+        event_time=step.now,
+        new_execution_run_id=run_id,
+        backoff_start_interval=wait,
+        initiator=command.initiator,
+        workflow_task_completed_event_id=completed_event_id,
+        **shared,
+    )
+    close_run(step, event, new_run=_begin_next(step, first, run_id))
+
+
+def _with(carried: dict[str, StoredPayload], changes: dict[str, StoredPayload] | None) -> dict[str, StoredPayload]:
+    merged = {**carried, **(changes or {})}
+    return {key: value for key, value in merged.items() if not is_null_payload(value)}
+
+
+def _apart(state: ExecutionState, now: datetime) -> timedelta:
+    """How long the next run must wait so that a chain does not spin: runs begin at least a second apart."""
+    return max(state.execution_time + NEXT_RUN_BACKOFF_MIN - now, ZERO)
