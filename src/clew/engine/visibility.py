@@ -164,6 +164,11 @@ def _refuse_at(token: _Token, message: str, **details: str) -> NoReturn:
     _refuse(f"the filter is wrong at character {token.at + 1}: {message}", position=str(token.at + 1), **details)
 
 
+def _refuse_word(token: _Token, expected: str) -> NoReturn:
+    refused = _REFUSED.get(token.text.upper()) if token.kind == "word" else None
+    _refuse_at(token, refused or f"there is {token}; expected {expected}")
+
+
 def _scan(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at = 0
@@ -369,11 +374,6 @@ class _Parser:
         token = self._next()
         if token.kind != "mark" or token.text != mark:
             _refuse_word(token, f"'{mark}'")
-
-
-def _refuse_word(token: _Token, expected: str) -> NoReturn:
-    refused = _REFUSED.get(token.text.upper()) if token.kind == "word" else None
-    _refuse_at(token, refused or f"there is {token}; expected {expected}")
 
 
 def _close_matches(name: str, known: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -69,8 +69,7 @@ def _values(kind: str, value: Any) -> Iterator[tuple[str, str | int | float]]:
         case str():
             yield "Keyword", value
         case list():
-            texts: list[Any] = value
-            for text in texts:
+            for text in cast("list[object]", value):
                 if isinstance(text, str):
                     yield "KeywordList", text
         case _:
