@@ -79,7 +79,7 @@ class ServiceOutbound(OutboundInterceptor):
             if input.start_signal is None:
                 response = await self._call(self._service.start_workflow, request, input.rpc_timeout)
             else:
-                what = f"argument of signal {input.start_signal!r} for workflow {input.id!r}"
+                what = f"the arguments of signal {input.start_signal!r} for workflow {input.id!r}"
                 with_signal = r.SignalWithStartRequest(
                     start=request,
                     signal_name=input.start_signal,
@@ -112,7 +112,7 @@ class ServiceOutbound(OutboundInterceptor):
             first_execution_run_id=input.first_execution_run_id or "",
             identity=self._client.identity,
             reason=input.reason or "",
-            details=await self._values.encode(input.args, f"detail of terminating workflow {input.id!r}"),
+            details=await self._values.encode(input.args, f"the details of terminating workflow {input.id!r}"),
         )
         await self._call(self._service.terminate_workflow, request, input.rpc_timeout)
 
@@ -194,7 +194,7 @@ class ServiceOutbound(OutboundInterceptor):
             run_id=input.run_id or "",
             query_type=input.query,
             query_args=await self._values.encode(
-                input.args, f"argument of query {input.query!r} to workflow {input.id!r}"
+                input.args, f"the arguments of query {input.query!r} to workflow {input.id!r}"
             ),
             header=self._values.encode_headers(input.headers),
             reject_condition=input.reject_condition or QueryRejectCondition.NONE,
@@ -218,7 +218,7 @@ class ServiceOutbound(OutboundInterceptor):
             signal_name=input.signal,
             request_id=input.request_id or new_request_id(),
             input=await self._values.encode(
-                input.args, f"argument of signal {input.signal!r} to workflow {input.id!r}"
+                input.args, f"the arguments of signal {input.signal!r} to workflow {input.id!r}"
             ),
             identity=self._client.identity,
             header=self._values.encode_headers(input.headers),
@@ -252,7 +252,7 @@ class ServiceOutbound(OutboundInterceptor):
         """Say that an activity is alive."""
         request = r.HeartbeatActivityRequest(
             token=input.target,
-            details=await self._values.encode(input.details, "heartbeat details"),
+            details=await self._values.encode(input.details, "the heartbeat details"),
             identity=self._client.identity,
         )
         answer = await self._call(self._service.heartbeat_activity, request, input.rpc_timeout)
@@ -263,7 +263,7 @@ class ServiceOutbound(OutboundInterceptor):
         """Give an activity's result."""
         request = r.CompleteActivityRequest(
             token=input.target,
-            result=await self._values.encode([input.result], "activity result"),
+            result=await self._values.encode([input.result], "the values of the activity result"),
             identity=self._client.identity,
         )
         await self._call(self._service.complete_activity, request, input.rpc_timeout)
@@ -274,7 +274,7 @@ class ServiceOutbound(OutboundInterceptor):
         request = r.FailActivityRequest(
             token=input.target,
             failure=await self._values.encode_failure(input.error),
-            last_heartbeat_details=await self._values.encode(details, "heartbeat details") if details else None,
+            last_heartbeat_details=await self._values.encode(details, "the heartbeat details") if details else None,
             identity=self._client.identity,
         )
         await self._call(self._service.fail_activity, request, input.rpc_timeout)
@@ -283,7 +283,7 @@ class ServiceOutbound(OutboundInterceptor):
         """Say that an activity stopped."""
         request = r.CancelActivityRequest(
             token=input.target,
-            details=await self._values.encode(input.details, "cancellation details"),
+            details=await self._values.encode(input.details, "the cancellation details"),
             identity=self._client.identity,
         )
         await self._call(self._service.cancel_activity, request, input.rpc_timeout)
@@ -299,7 +299,7 @@ class ServiceOutbound(OutboundInterceptor):
             workflow_type=input.workflow,
             task_queue=input.task_queue,
             request_id=input.request_id or new_request_id(),
-            input=await self._values.encode(input.args, f"argument of {what}"),
+            input=await self._values.encode(input.args, f"the arguments of {what}"),
             identity=self._client.identity,
             workflow_execution_timeout=_duration(input.execution_timeout, "execution_timeout"),
             workflow_run_timeout=_duration(input.run_timeout, "run_timeout"),
@@ -327,7 +327,9 @@ class ServiceOutbound(OutboundInterceptor):
         )
 
     async def _update_request(self, input: StartWorkflowUpdateInput) -> r.UpdateWorkflowRequest:
-        args = await self._values.encode(input.args, f"argument of update {input.update!r} to workflow {input.id!r}")
+        args = await self._values.encode(
+            input.args, f"the arguments of update {input.update!r} to workflow {input.id!r}"
+        )
         return r.UpdateWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,

@@ -16,7 +16,7 @@ from clew.exceptions import EncodeError
 from clew.model import events
 from clew.model.failure import Failure
 from clew.model.limits import Limits
-from clew.model.payload import Payloads, StoredPayload, from_stored, payloads_size, to_stored
+from clew.model.payload import Payloads, StoredPayload, payloads_size, to_stored
 
 _KIB: Final = 1024
 
@@ -34,18 +34,14 @@ class Values:
 
         Args:
             values: What to convert.
-            what: Whose values they are, for messages: "argument of workflow 'Greet'".
+            what: Whose values they are, for messages: "the arguments of workflow 'Greet'".
 
         Raises:
             EncodeError: A value cannot be converted, or together they are too large.
         """
         if not values:
             return ()
-        try:
-            payloads = converter.to_stored_payloads(self._converter.payload_converter, values)
-        except EncodeError as error:
-            raise EncodeError(f"Cannot send {what}: {error}", path=error.path) from error
-        payloads = await self._through_codec(payloads)
+        payloads = await self._converter.encode_values(values, what)
         self._check_size(payloads, what, self._limits.payload_bytes_max)
         return payloads
 
@@ -59,8 +55,8 @@ class Values:
             return None
         payloads: dict[str, StoredPayload] = {}
         for key, value in memo.items():
-            payloads[key] = (await self.encode([value], f"memo {key!r} of {what}"))[0]
-        self._check_size(tuple(payloads.values()), f"memo of {what}", self._limits.memo_bytes_max)
+            payloads[key] = (await self.encode([value], f"the memo {key!r} of {what}"))[0]
+        self._check_size(tuple(payloads.values()), f"the memo values of {what}", self._limits.memo_bytes_max)
         return payloads
 
     async def encode_metadata(self, summary: str | None, details: str | None, what: str) -> events.UserMetadata | None:
@@ -96,10 +92,7 @@ class Values:
         Raises:
             DecodeError: A payload does not fit its hint.
         """
-        if self._converter.payload_codec is not None and payloads:
-            decoded = await self._converter.payload_codec.decode([from_stored(p) for p in payloads])
-            payloads = tuple(to_stored(p) for p in decoded)
-        return converter.from_stored_payloads(self._converter.payload_converter, payloads, type_hints)
+        return await self._converter.decode_values(payloads, type_hints)
 
     async def decode_result(self, payloads: Payloads, type_hint: Any | None) -> Any:
         """Convert a result: one value, or None for nothing."""
@@ -115,12 +108,6 @@ class Values:
         """Give the failure that stands for an exception."""
         return await self._converter.encode_failure(error)
 
-    async def _through_codec(self, payloads: Payloads) -> Payloads:
-        codec = self._converter.payload_codec
-        if codec is None:
-            return payloads
-        return tuple(to_stored(p) for p in await codec.encode([from_stored(p) for p in payloads]))
-
     def _check_size(self, payloads: Payloads, what: str, bytes_max: int) -> None:
         size = payloads_size(payloads)
         if size <= bytes_max:
@@ -129,8 +116,8 @@ class Values:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         which = f", the largest being number {largest + 1} with {_kib(sizes[largest])}" if len(sizes) > 1 else ""
         raise EncodeError(
-            f"The {what} takes {_kib(size)}{which}, but at most {_kib(bytes_max)} are allowed. Store large data "
-            "elsewhere and pass a reference, or raise the namespace's limit payload_bytes_max.",
+            f"{what[:1].upper()}{what[1:]} take {_kib(size)}{which}, but at most {_kib(bytes_max)} are allowed. "
+            "Store large data elsewhere and pass a reference, or raise the namespace's limit payload_bytes_max.",
             path=f"$[{largest}]",
         )
 
