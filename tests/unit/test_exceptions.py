@@ -66,6 +66,7 @@ EVERY_ERROR = [
     x.WorkflowUpdateRPCTimeoutOrCancelledError(),
     x.AsyncActivityCancelledError(),
     x.NondeterminismError("a", event_id=7, recorded="r", attempted="b", differences=["x"], source_line="f.py:1"),
+    x.RestrictedWorkflowAccessError("a", qualified_name="time.time", source_line="f.py:1"),
     x.DataConversionError("a", path="$.b"),
     x.EncodeError("a", path="$.b"),
     x.DecodeError("a", path="$.b"),

@@ -432,5 +432,5 @@ def _detail(stored: StoredPayload, payload_converter: PayloadConverter) -> Any:
     """One detail as a plain value; as it is when it cannot be read, because the error around it must arrive."""
     try:
         return payload_converter.from_stored(stored)
-    except x.DataConversionError:
+    except Exception:  # noqa: BLE001 (a user's converter may raise anything; the value is handed on unread)
         return RawValue(from_stored(stored))
