@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, final
 
 from clew.activity._context import Info, _CompositeEvent, _Context
 from clew.common import MetricMeter, Priority, RawValue
-from clew.converter import DataConverter, from_stored_payloads, to_stored_payloads
+from clew.converter import DataConverter, decode_arguments, from_stored_payloads, to_stored_payloads
 from clew.exceptions import ApplicationError
 from clew.model.payload import Payloads, from_stored
 from clew.worker._activity_interceptor import (
@@ -284,12 +284,9 @@ class ActivityCalls:
         definition = attempt.definition
         if definition.is_dynamic:
             return (tuple(RawValue(from_stored(payload)) for payload in stored),)
-        signature = definition.signature
-        count = len(stored)
-        if count == 0 and signature.required_count == 0:
-            return ()
-        signature.check_count(count)
-        return from_stored_payloads(self._payload_converter, stored, signature.types_for(count))
+        return decode_arguments(
+            self._payload_converter, stored, definition.signature, f"activity {attempt.task.activity_type!r}"
+        )
 
     def _context(self, attempt: Attempt, client: Any | None = None) -> _Context:
         def heartbeat(*details: Any) -> None:
@@ -308,14 +305,16 @@ class ActivityCalls:
 
     def _post_beat(self, attempt: Attempt, details: Payloads) -> None:
         attempt.beat_details = details
-        if not attempt.is_beat_posted:
+        if not attempt.is_beat_posted and not attempt.is_over:
             attempt.is_beat_posted = True
             self._deliver(attempt)
 
     def _end(self, attempt: Attempt, report: ActivityReport | None) -> None:
         attempt.report = report
         attempt.has_ended = True
-        self._deliver(attempt)
+        # One that was abandoned has been reported already, and its worker may be gone.
+        if not attempt.is_over:
+            self._deliver(attempt)
 
     def _info(self, attempt: Attempt, heartbeat_details: Payloads) -> Info:
         task = attempt.task

@@ -4,7 +4,7 @@ Owns: finding the payloads in events, commands and requests, and where the codec
 Never: a codec (users and ``converter`` have those).
 
 How it works: which fields of a struct can hold payloads is read once a type from its annotations; then only those are
-visited. All payloads of one task go through the codec in one call. A codec is user code, so it is awaited on the
+visited. Each list of payloads goes through the codec as a whole. A codec is user code, so it is awaited on the
 worker's loop, while the service loop only waits for it.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import msgspec
 
-from clew.model.payload import Payload, Payloads, StoredPayload, from_stored, to_stored
+from clew.model.payload import Payload, Payloads, from_stored, to_stored
 from clew.service.requests import WorkflowTask
 
 T = TypeVar("T")
@@ -85,39 +85,40 @@ class CodecWay:
         return tuple(to_stored(p) for p in await convert([from_stored(p) for p in payloads]))
 
     async def _through(self, message: T, convert: Callable[[Sequence[Payload]], Awaitable[list[Payload]]]) -> T:
-        found: list[StoredPayload] = []
+        found: list[Payloads] = []
 
-        def collect(payload: StoredPayload) -> StoredPayload:
-            found.append(payload)
-            return payload
+        def collect(payloads: Payloads) -> Payloads:
+            found.append(payloads)
+            return payloads
 
         rewrite(message, collect)
         if not found:
             return message
-        converted = await convert([from_stored(payload) for payload in found])
-        if len(converted) != len(found):
-            raise RuntimeError(
-                f"{type(self._codec).__name__} gave {len(converted)} payloads for {len(found)}. "
-                "A worker needs one for each, in order."
-            )
-        stored = iter([to_stored(payload) for payload in converted])
-        return typing.cast(T, rewrite(message, lambda _: next(stored)))
+        # List by list, as a codec may make more or fewer payloads of one list.
+        converted = iter([await self._convert(payloads, convert) for payloads in found])
+        return typing.cast(T, rewrite(message, lambda _: next(converted)))
 
 
-def rewrite(value: Any, change: Callable[[StoredPayload], StoredPayload]) -> Any:
-    """Give `value` with every payload in it changed, in a fixed order; parts without payloads stay the same objects."""
+def rewrite(value: Any, change: Callable[[Payloads], Payloads]) -> Any:
+    """Give `value` with every list of payloads in it changed, in a fixed order.
+
+    A payload that stands alone is changed as a list of one. Parts without payloads stay the same objects.
+    """
     if isinstance(value, msgspec.Raw):
-        return change(value)
+        (changed,) = change((value,))
+        return changed
     if isinstance(value, msgspec.Struct):
         return _rewrite_struct(value, change)
     if isinstance(value, tuple):
-        return tuple(rewrite(item, change) for item in value) if value else value
+        if not value:
+            return value
+        return change(value) if isinstance(value[0], msgspec.Raw) else tuple(rewrite(item, change) for item in value)
     if isinstance(value, dict):
         return {name: rewrite(item, change) for name, item in value.items()}
     return value
 
 
-def _rewrite_struct(value: msgspec.Struct, change: Callable[[StoredPayload], StoredPayload]) -> msgspec.Struct:
+def _rewrite_struct(value: msgspec.Struct, change: Callable[[Payloads], Payloads]) -> msgspec.Struct:
     changes: dict[str, Any] = {}
     for name in _fields_with_payloads(type(value)):
         old = getattr(value, name)

@@ -39,7 +39,14 @@ DEATH_SECONDS_MAX: Final = 2.0
 CONNECTIONS_WAITING_MAX: Final = 64
 """Children of a new pool come all at once."""
 
+FUTILE_POOLS_MAX: Final = 3
+"""Pools in a row whose children die before they begin a call: then it is not a call that kills them."""
+
 _SECRET_BYTES: Final = 32
+_POOL_IS_FUTILE: Final = (
+    "The children of the process pool die before they begin any call. Look at their standard error: most often a module "
+    "cannot be imported there, or the main module lacks `if __name__ == '__main__':`."
+)
 _log: Final = logging.getLogger("clew.worker.activity")
 
 
@@ -101,6 +108,7 @@ class ProcessCalls:
         self._children: list[_Child] = []
         self._numbers = itertools.count(1)
         self._is_stopping = False
+        self._futile_pools_count = 0
         self._secret = SystemEntropy().token(_SECRET_BYTES)
         self._listener = Listener(backlog=CONNECTIONS_WAITING_MAX, authkey=self._secret)
         threading.Thread(target=self._accept, name="clew-activity-processes", daemon=True).start()
@@ -225,12 +233,15 @@ class ProcessCalls:
             _log.error("activity.process_pool_replaced: a child of the process pool died; the pool is made anew")
             self._executor = _same_make(old)
             self._is_own_executor = True
+            self._futile_pools_count += 1
+            if self._futile_pools_count > FUTILE_POOLS_MAX:
+                self._on_error(RuntimeError(_POOL_IS_FUTILE))
 
     def _settle_broken(self) -> None:
         with self._lock:
             broken, self._broken = self._broken, []
         for call in broken:
-            if call.pid is None and not self._is_stopping:
+            if call.pid is None and not self._is_stopping and self._futile_pools_count <= FUTILE_POOLS_MAX:
                 self._submit(call)
             else:
                 self._resolve(call, None, _process_died(call))
@@ -242,8 +253,7 @@ class ProcessCalls:
             try:
                 connection = self._listener.accept()
             except OSError:
-                if self._is_stopping:
-                    return
+                # The listener was closed, or whoever came is gone already.
                 continue
             except Exception as error:  # noqa: BLE001 - a stranger at the door, without the secret
                 _log.warning("activity.process_link_refused: %s", error)
@@ -271,6 +281,7 @@ class ProcessCalls:
             return
         if kind == BEGIN:
             call.child, call.pid = child, content
+            self._futile_pools_count = 0
             if call.attempt.is_cancel_wanted:
                 self._cancel(call, call.attempt.cancellation)
         elif kind == BEAT:

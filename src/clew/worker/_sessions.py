@@ -70,7 +70,7 @@ def plan_offers(
     if not has_blocking or threads_max >= activity_tasks_max:
         return [Offer(whole, workflow_tasks_max, activity_tasks_max)]
     _log.warning(
-        "worker.threads_fewer_than_slots: %d activity slots but an executor of %d; at most %d plain activities will run "
+        "worker.threads_fewer_than_slots: %d activity slots but an executor of %d; at most %d plain ones will run "
         "at a time. Give the executor more workers, or lower max_concurrent_activities.",
         activity_tasks_max,
         threads_max,

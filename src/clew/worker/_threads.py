@@ -89,7 +89,7 @@ class TurnThreads:
         self,
         loop: asyncio.AbstractEventLoop,
         finish: Callable[[Turn], None],
-        give_up: Callable[[Turn, list[str]], None],
+        give_up: Callable[[Turn, traceback.StackSummary], None],
         on_error: Callable[[BaseException], None],
         *,
         blocked_timeout: float | None,
@@ -135,7 +135,7 @@ class TurnThreads:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), timeout)
         left = list(self._seats)
-        stacks = ["".join(_stack_of(seat.thread.ident)) for seat in left]
+        stacks = ["".join(_stack_of(seat.thread.ident).format()) for seat in left]
         for seat in left:
             self._abandon(seat)
         return stacks
@@ -260,6 +260,6 @@ def _interrupt(thread: threading.Thread) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Interrupt))
 
 
-def _stack_of(thread_id: int | None) -> list[str]:
+def _stack_of(thread_id: int | None) -> traceback.StackSummary:
     frame: FrameType | None = sys._current_frames().get(thread_id) if thread_id is not None else None
-    return traceback.format_stack(frame) if frame is not None else []
+    return traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -32,6 +34,10 @@ from clew.worker._threads import TICK_SECONDS, Turn, TurnThreads
 
 FETCH_EVENTS_MAX: Final = 1_000
 """Events a page when a history is fetched anew."""
+
+_OUR_FILES: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_STDLIB_FILES: Final = os.path.dirname(os.__file__) + os.sep
+_PACKAGES: Final = f"{os.sep}site-packages{os.sep}"
 
 _log: Final = logging.getLogger("clew.worker.workflow")
 
@@ -84,12 +90,13 @@ class _Run:
 class _Activation:
     """One task on a workflow thread."""
 
-    __slots__ = ("completion", "error", "make", "of", "task")
+    __slots__ = ("completion", "error", "machine", "make", "of", "task")
 
     def __init__(self, of: _Run, task: WorkflowTask, make: Callable[[WorkflowTask], Machine]) -> None:
         self.of = of
         self.task = task
         self.make = make
+        self.machine: Machine | None = None
         self.completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest | None = None
         self.error: BaseException | None = None
 
@@ -98,13 +105,14 @@ class _Activation:
             machine = self.of.machine
             if machine is None:
                 machine = self.of.machine = self.make(self.task)
+            self.machine = machine
             self.completion = machine.activate(self.task).completion
         except BaseException as error:  # noqa: BLE001 - becomes the failure of this task
             self.error = error
 
     def discard(self) -> None:
-        if self.of.machine is not None:
-            self.of.machine.evict()
+        if self.machine is not None:
+            self.machine.evict()
 
 
 @final
@@ -324,10 +332,10 @@ class WorkflowTasks:
         elif run.backlog and run.turn is None:
             self._route(run.backlog.popleft())
 
-    def _give_up(self, turn: Turn, stack: list[str]) -> None:
+    def _give_up(self, turn: Turn, stack: traceback.StackSummary) -> None:
         """A turn blocks its thread, which is lost; its machine must not be touched again."""
         if not isinstance(turn, _Activation):
-            _log.error("workflow.eviction_blocked; its thread was abandoned at:\n%s", "".join(stack))
+            _log.error("workflow.eviction_blocked; its thread was abandoned at:\n%s", "".join(stack.format()))
             return
         run, task = turn.of, turn.task
         run.turn = None
@@ -498,18 +506,35 @@ def _continues(task: WorkflowTask, machine: Machine) -> bool:
     return task.previous_started_event_id == machine.cached_through_event_id
 
 
-def _blocked(task: WorkflowTask, timeout: timedelta, stack: list[str]) -> Failure:
-    line = stack[-1].strip().splitlines()[0] if stack else "an unknown line"
+def _blocked(task: WorkflowTask, timeout: timedelta, stack: traceback.StackSummary) -> Failure:
     return Failure(
         message=(
             f"Workflow {task.workflow_type!r} did not yield for {timeout.total_seconds():g} s; its thread stands at "
-            f"{line}. Workflow code has to await: move blocking calls and long computations into an activity, or raise "
-            "the worker's blocked_thread_timeout."
+            f"{_place(stack)}. Workflow code has to await: move blocking calls and long computations into an activity, "
+            "or raise the worker's blocked_thread_timeout."
         ),
         source="clew",
-        stack_trace="".join(stack),
+        stack_trace="".join(_without_ours(stack).format()),
         info=ApplicationInfo(type="BlockedThreadError"),
     )
+
+
+def _without_ours(stack: traceback.StackSummary) -> traceback.StackSummary:
+    """The stack from the first line of user code on; all of it if there is none."""
+    first = next((n for n, frame in enumerate(stack) if _is_of_user(frame.filename)), 0)
+    return traceback.StackSummary.from_list(list(stack)[first:])
+
+
+def _place(stack: traceback.StackSummary) -> str:
+    """The innermost line of user code."""
+    lines = [frame for frame in stack if _is_of_user(frame.filename)] or list(stack)
+    return f"{lines[-1].filename}:{lines[-1].lineno} in {lines[-1].name}" if lines else "an unknown line"
+
+
+def _is_of_user(filename: str) -> bool:
+    if filename.startswith(_STDLIB_FILES) and _PACKAGES not in filename:
+        return False
+    return not filename.startswith(_OUR_FILES)
 
 
 def _to_failure(error: BaseException, what: str) -> Failure:
