@@ -97,7 +97,8 @@ class WorkflowHistory:
         """
         data = history if isinstance(history, (str, bytes)) else _encoder.encode(history)
         try:
-            export = _decoder.decode(data)
+            # Without the white space of an indented export, which is no part of the payloads.
+            export = _decoder.decode(msgspec.json.format(data, indent=-1))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(
                 f"This is not an exported history: {error}. Expected JSON with an 'events' array, as "

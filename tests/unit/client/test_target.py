@@ -1,0 +1,47 @@
+"""Connection strings."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew.client._target import parse_target
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("sqlite:claims.db", "claims.db"),
+        ("sqlite:data/claims.db", "data/claims.db"),
+        ("sqlite:/srv/claims.db", "/srv/claims.db"),
+        ("sqlite:///srv/my%20claims.db", "/srv/my claims.db"),
+        ("sqlite::memory:", ":memory:"),
+    ],
+)
+def test_sqlite_paths(target: str, path: str) -> None:
+    assert parse_target(target).path == path
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("", "connection string is needed"),
+        ("claims.db", "write 'sqlite:claims.db'"),
+        ("sqlite:", "names no file"),
+        ("sqlite://host/claims.db", "names a host"),
+        ("sqlite:claims.db?timeout=1", "only a path"),
+        ("localhost:7233", "server shape is not in this build yet"),
+        ("[::1]:7233", "server shape is not in this build yet"),
+        ("postgresql://app:secret@db/clew", "PostgreSQL is not in this build yet"),
+        ("mysql://db/clew", "Nothing here speaks 'mysql'"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_with_what_can(target: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        parse_target(target)
+    assert "sqlite:" in str(caught.value)
+
+
+def test_a_password_stays_out_of_the_message() -> None:
+    with pytest.raises(ValueError, match="PostgreSQL") as caught:
+        parse_target("postgresql://app:secret@db/clew")
+    assert "secret" not in str(caught.value)
