@@ -24,7 +24,7 @@ Never: the failure as data (``model.failure``) or the way between the two (``con
     ├── WorkflowUpdateRPCTimeoutOrCancelledError   waiting for an update ended; the update may still happen
     ├── AsyncActivityCancelledError             heartbeat of an activity that is to stop
     ├── NondeterminismError                     workflow code no longer fits its history
-    │   └── RestrictedWorkflowAccessError       workflow code reached for the clock, chance, threads or the outside world
+    │   └── RestrictedWorkflowAccessError       workflow code reached for the clock, chance, a thread or I/O
     └── DataConversionError (also a ValueError) a value and its payload do not fit each other
         ├── EncodeError                         a value cannot become a payload
         ├── DecodeError                         a payload cannot become the expected type
@@ -150,7 +150,7 @@ class ApplicationError(FailureError):
         self,
         message: str,
         *details: Any,
-        type: str | None = None,  # noqa: A002 (the published name)
+        type: str | None = None,
         non_retryable: bool = False,
         next_retry_delay: timedelta | None = None,
         category: ApplicationErrorCategory = ApplicationErrorCategory.UNSPECIFIED,
@@ -224,7 +224,7 @@ class TerminatedError(FailureError):
         return self._details
 
 
-class TimeoutError(FailureError):  # noqa: A001 (the published name)
+class TimeoutError(FailureError):
     """A deadline ran out.
 
     Args:
@@ -237,7 +237,7 @@ class TimeoutError(FailureError):  # noqa: A001 (the published name)
         self,
         message: str,
         *,
-        type: TimeoutType | None,  # noqa: A002 (the published name)
+        type: TimeoutType | None,
         last_heartbeat_details: Sequence[Any] = (),
     ) -> None:
         super().__init__(message)
@@ -568,7 +568,7 @@ class ArgumentsError(DataConversionError, TypeError):
     """A function was given more or fewer arguments than it takes."""
 
 
-class _WorkflowEvicted(BaseException):
+class _WorkflowEvicted(BaseException):  # pyright: ignore[reportUnusedClass]
     """Unwinds a run that leaves the cache. Never an outcome of anything; user code must not see it."""
 
 

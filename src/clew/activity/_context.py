@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -167,7 +167,7 @@ class _Context:
         return self.info
 
     @contextlib.contextmanager
-    def activate(self) -> Iterator[None]:
+    def activate(self) -> Generator[None]:
         """Be the current context inside the block."""
         token = _current.set(self)
         try:

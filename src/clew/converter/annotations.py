@@ -4,6 +4,10 @@ Owns: unwrapping of hints, and the fields of classes with their types, also for 
 Never: converts a value.
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -91,7 +95,8 @@ def substitute(hint: Any, mapping: Mapping[Any, Any]) -> Any:
     parameters = getattr(hint, "__parameters__", ())
     if not parameters or (isinstance(hint, type) and get_origin(hint) is None):
         return hint
-    return hint[tuple(mapping.get(p, p) for p in parameters)]
+    alias: Any = hint
+    return alias[tuple(mapping.get(p, p) for p in parameters)]
 
 
 def field_types(cls: Any) -> dict[str, Any]:

@@ -10,6 +10,10 @@ int); unknown fields are ignored and missing ones take their default, so that ol
 takes the branch that gives the very same JSON back, and refuses what fits several alike (``unions``).
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import collections

@@ -10,6 +10,10 @@ no text, enums with members that look alike, objects of unknown types, values ne
 cycles).
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import collections

@@ -3,6 +3,10 @@
 Owns: the judgement `is_exact`. Never: a second set of rules; what is not surely the same takes the slow way.
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import dataclasses

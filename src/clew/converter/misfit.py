@@ -4,6 +4,10 @@ Owns: `Misfit`, which collects the path on its way out. Never: leaves this packa
 `EncodeError` or `DecodeError`.
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from typing import Any, Final, final

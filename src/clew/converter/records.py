@@ -3,6 +3,10 @@
 Owns: how each is made from a JSON object or list. Never: finds a class by a name in the data.
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import dataclasses

@@ -4,8 +4,13 @@ Owns: their form: plain JSON with the indexed type in the metadata. Never: runs 
 codec, since the engine itself must read them.
 """
 
+# Values and hints are of any type here, by nature; what is found inside them has no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -76,24 +81,30 @@ def decode_typed_search_attributes(stored: Mapping[str, StoredPayload] | None) -
 
 
 def _checked(key: SearchAttributeKey[Any], value: Any) -> Any:
-    kind = key.indexed_value_type
-    is_text_list = kind is SearchAttributeIndexedValueType.KEYWORD_LIST
-    if is_text_list and isinstance(value, Sequence) and not isinstance(value, str):
-        if all(isinstance(item, str) for item in value):
-            return list(value)
-    elif kind is SearchAttributeIndexedValueType.DATETIME and isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
-    elif kind is SearchAttributeIndexedValueType.DOUBLE and type(value) in (int, float):
-        if value - value == 0:  # neither an infinity nor NaN
-            return float(value)
-    elif not is_text_list and type(value) is key.value_type and kind is not SearchAttributeIndexedValueType.DATETIME:
-        return value
-    raise EncodeError(
-        f"Search attribute {key.name!r} is a {kind.metadata_name} and cannot hold {value!r}. {_TYPE_ADVICE}"
-    )
+    made = _value_for(key.indexed_value_type, key.value_type, value)
+    if made is None:
+        name = key.indexed_value_type.metadata_name
+        raise EncodeError(f"Search attribute {key.name!r} is a {name} and cannot hold {value!r}. {_TYPE_ADVICE}")
+    return made
 
 
-def _encode_untyped(name: str, values: Sequence[Any]) -> StoredPayload:
+def _value_for(kind: SearchAttributeIndexedValueType, value_type: type[Any], value: Any) -> Any | None:
+    """The value as JSON will have it; None if it is not of the kind."""
+    match kind:
+        case SearchAttributeIndexedValueType.KEYWORD_LIST:
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            return list(value) if is_list and all(isinstance(item, str) for item in value) else None
+        case SearchAttributeIndexedValueType.DATETIME:
+            is_aware = isinstance(value, datetime) and value.tzinfo is not None
+            return value.astimezone(UTC) if is_aware else None
+        case SearchAttributeIndexedValueType.DOUBLE:
+            is_finite = type(value) in (int, float) and math.isfinite(value)
+            return float(value) if is_finite else None
+        case _:
+            return value if type(value) is value_type else None
+
+
+def _encode_untyped(name: str, values: Any) -> StoredPayload:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise EncodeError(f"Search attribute {name!r} must be a list of values in the untyped form, got {values!r}.")
     if not values:
