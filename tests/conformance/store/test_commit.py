@@ -216,7 +216,7 @@ async def test_pending_items_are_put_replaced_and_deleted(store: Store) -> None:
     second = update(
         first,
         items_put=(PendingItem(kind=1, item_id=2, data=b"new"), PendingItem(kind=2, item_id=2, data=b"timer")),
-        items_delete=tuple((1, n) for n in range(3, 601)) + ((9, 9),),
+        items_delete=(*tuple((1, n) for n in range(3, 601)), (9, 9)),
     )
     assert await store.commit_if_current([(second,)]) == [COMMITTED]
     items = (await load(store, 1)).items
@@ -265,7 +265,7 @@ async def test_history_cannot_be_written_over(store: Store) -> None:
 
 
 async def test_a_naive_instant_is_refused(store: Store) -> None:
-    naive = datetime(2026, 1, 1)  # noqa: DTZ001
+    naive = datetime(2026, 1, 1)
     with pytest.raises(StoreError):
         await store.commit_if_current([(insert(1, attention_at=naive),)])
     assert await store.load_run(0, 1) is None

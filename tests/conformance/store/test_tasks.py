@@ -12,11 +12,11 @@ ACTIVITY = TaskKind.ACTIVITY
 
 
 def soon() -> datetime:
-    return datetime.now(UTC) + timedelta(minutes=5)  # noqa: TID251 - claims run by the system's clock here
+    return datetime.now(UTC) + timedelta(minutes=5)
 
 
 def past() -> datetime:
-    return datetime.now(UTC) - timedelta(seconds=1)  # noqa: TID251
+    return datetime.now(UTC) - timedelta(seconds=1)
 
 
 async def test_tasks_come_by_priority_then_age_and_once(store: Store) -> None:

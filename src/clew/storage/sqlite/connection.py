@@ -20,7 +20,8 @@ from clew.storage.sqlite.errors import to_store_error
 
 MEMORY: Final = ":memory:"
 PAGE_SIZE_BYTES: Final = 4096
-CACHE_KIB: Final = 64 * 1024
+WRITER_CACHE_KIB: Final = 64 * 1024
+READER_CACHE_KIB: Final = 16 * 1024
 WAL_CHECKPOINT_PAGES: Final = 1_000
 """The write-ahead log is copied into the file whenever it has grown by this much; SQLite's own default."""
 
@@ -64,6 +65,7 @@ def connect_writer(path: str, *, busy_timeout_ms: int, size_bytes_max: int | Non
     connection = _connect(path, busy_timeout_ms=busy_timeout_ms, mode="rwc")
     try:
         schema.check_is_store(connection, path)
+        connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -91,6 +93,7 @@ def connect_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
     try:
         if not schema.check_is_store(connection, path):
             raise StoreIncompatible(f"{path} is empty: no store was made there yet. Start a program that owns it first")
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
         if not schema.is_up_to_date(connection):
             raise StoreIncompatible(
                 f"the store {path} has the schema of an older Clew, and reading alone cannot bring it up to date. "
@@ -119,5 +122,4 @@ def _connect(path: str, *, busy_timeout_ms: int, mode: str) -> sqlite3.Connectio
         )
     except sqlite3.Error as error:
         raise to_store_error(error, path) from error
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection

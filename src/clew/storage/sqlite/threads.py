@@ -135,6 +135,7 @@ class ReaderThread(_Thread):
         try:
             while (call := self.calls.get()) is not None:
                 self._answer([self._run_job(self._connection, call)])
+            self.calls.put(None)  # for the others that share the queue
         finally:
             self._connection.close()
 
@@ -275,13 +276,18 @@ class CallQueue:
         return future
 
     async def close(self) -> None:
-        """Serve what was accepted, then end the threads; calls after this are refused."""
-        if not self._is_closed:
-            self._is_closed = True
-            for thread in self._threads:
-                thread.calls.put(None)
-        for thread in self._threads:
+        """Serve what was accepted, then end the threads; calls after this are refused.
+
+        The writer ends last: whoever closes the last connection brings the log into the file and removes it, which a
+        connection that only reads cannot.
+        """
+        self._is_closed = True
+        while self._threads:
+            thread = self._threads[-1]
+            thread.calls.put(None)
             await thread.wait_stopped()
+            if thread in self._threads:
+                self._threads.remove(thread)
 
     def _check_open(self) -> None:
         if self._is_closed:
