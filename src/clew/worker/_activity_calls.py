@@ -18,9 +18,9 @@ import contextvars
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, cast, final
 
-from clew.activity._context import Info, _CompositeEvent, _Context
+from clew.activity._context import ActivityCancellationDetails, Info, _CompositeEvent, _Context
 from clew.common import MetricMeter, Priority, RawValue
 from clew.converter import DataConverter, decode_arguments, from_stored_payloads, to_stored_payloads
 from clew.exceptions import ApplicationError
@@ -116,7 +116,6 @@ class ActivityCalls:
         self._async_shutdown_event = asyncio.Event()
         self._shutdown = _CompositeEvent(self._shutdown_event, self._async_shutdown_event)
         self._to_start: Inbox[Attempt] = Inbox(loop.call_soon_threadsafe, self._start_task, on_error)
-        self._tasks: dict[asyncio.Task[Any], Attempt] = {}
 
     # --- called on the service loop -------------------------------------------------------------------------
 
@@ -148,11 +147,6 @@ class ActivityCalls:
             self._processes.begin_shutdown()
         self._loop.call_soon_threadsafe(self._async_shutdown_event.set)
 
-    def running_task_label(self, loop_task: asyncio.Task[Any] | None) -> str | None:
-        """Name the attempt that a task of the loop belongs to."""
-        attempt = self._tasks.get(loop_task) if loop_task is not None else None
-        return attempt.label if attempt is not None else None
-
     # --- on the worker's loop -------------------------------------------------------------------------------
 
     def _start_task(self, attempt: Attempt) -> None:
@@ -160,19 +154,6 @@ class ActivityCalls:
         perform = self._perform_long if self._needs_task or not attempt.definition.is_async else self._perform_async
         task = self._loop.create_task(perform(attempt), context=context)
         attempt.async_task = task
-        self._tasks[task] = attempt
-        task.add_done_callback(self._end_task)
-
-    def _end_task(self, task: asyncio.Task[Any]) -> None:
-        attempt = self._tasks.pop(task)
-        if task.cancelled():
-            # Only the end of the loop cancels the task outside of the function; the lease tells the engine.
-            return
-        error = task.exception()
-        if error is not None:
-            self._on_error(error)
-            return
-        del attempt
 
     def _cancel_task(self, attempt: Attempt) -> None:
         if attempt.async_event is not None:
@@ -180,19 +161,18 @@ class ActivityCalls:
         attempt.is_cancel_wanted = True
         task = attempt.async_task
         # A task that has not begun would be cancelled without entering the function; it looks at the flag when it does.
-        if task is not None and attempt.async_event is not None and not task.done():
+        if task is not None and attempt.async_event is not None and not attempt.is_returning:
             task.cancel()
 
     async def _perform_async(self, attempt: Attempt) -> None:
         """The short way of an async function."""
-        context = self._begin_async(attempt)
         try:
-            context.set()
+            self._begin_async(attempt).set()
             args = self._args(attempt, attempt.task.input)
             result = await attempt.definition.fn(*args)
             report: ActivityReport | None = self._outcomes.to_completion(attempt, result)
-        except (Exception, asyncio.CancelledError, CompletesAsync) as error:  # noqa: BLE001 - the outcome of the attempt
-            report = self._outcomes.to_report(attempt, error)
+        except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
+            report = self._report_of(attempt, error)
         self._end(attempt, report)
 
     def _begin_async(self, attempt: Attempt) -> _Context:
@@ -205,24 +185,47 @@ class ActivityCalls:
 
     async def _perform_long(self, attempt: Attempt) -> None:
         """The way past codecs, interceptors and process borders."""
-        context = self._begin_async(attempt)
         try:
+            context = self._begin_async(attempt)
             context.set()
-            stored = attempt.task.input
-            if self._codec is not None:
-                stored = await self._codec.decode(stored)
-                if attempt.task.heartbeat_details:
-                    beats = await self._codec.decode(attempt.task.heartbeat_details)
-                    context.info = self._info(attempt, beats)
-            headers = {name: from_stored(value) for name, value in (attempt.task.header or {}).items()}
-            call = ExecuteActivityInput(attempt.definition.fn, self._args(attempt, stored), self._executor, headers)
+            call = await self._prepare_call(attempt, context)
             result = await self._chain(attempt, context).execute_activity(call)
             report: ActivityReport | None = self._outcomes.to_completion(attempt, result)
-        except (Exception, asyncio.CancelledError, CompletesAsync) as error:  # noqa: BLE001 - the outcome of the attempt
-            report = self._outcomes.to_report(attempt, error)
+        except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
+            report = self._report_of(attempt, error)
+        attempt.is_returning = True
         if self._codec is not None and report is not None:
-            report = await self._codec.encode_report(report)
+            report = await self._encode(attempt, report, self._codec)
         self._end(attempt, report)
+
+    async def _prepare_call(self, attempt: Attempt, context: _Context) -> ExecuteActivityInput:
+        stored = attempt.task.input
+        if self._codec is not None:
+            stored = await self._codec.decode(stored)
+            if attempt.task.heartbeat_details:
+                beats = await self._codec.decode(attempt.task.heartbeat_details)
+                context.info = self._info(attempt, beats)
+        headers = {name: from_stored(value) for name, value in (attempt.task.header or {}).items()}
+        return ExecuteActivityInput(attempt.definition.fn, self._args(attempt, stored), self._executor, headers)
+
+    async def _encode(self, attempt: Attempt, report: ActivityReport, codec: ActivityCodec) -> ActivityReport | None:
+        try:
+            return cast(ActivityReport, await codec.encode_report(report))
+        except Exception as error:  # noqa: BLE001 - the codec is user code: its error is the outcome
+            return self._outcomes.to_codec_report(attempt, error)
+
+    def _report_of(self, attempt: Attempt, error: BaseException) -> ActivityReport | None:
+        task = attempt.async_task
+        if isinstance(error, SystemExit):
+            error = _wrap_exit(error)
+        elif isinstance(error, asyncio.CancelledError) and attempt.holder.details is None and _is_cancelled(task):
+            # Not by the worker: the loop ends around it.
+            attempt.note_cancel(ActivityCancellationDetails(worker_shutdown=True))
+        try:
+            return self._outcomes.to_report(attempt, error)
+        except Exception as bug:  # noqa: BLE001 - an attempt without a report would hold its slot for ever
+            self._on_error(bug)
+            return None
 
     def _chain(self, attempt: Attempt, context: _Context) -> ActivityInboundInterceptor:
         inbound: ActivityInboundInterceptor = _Innermost(self, attempt, context)
@@ -264,9 +267,9 @@ class ActivityCalls:
             result = self._call_in_thread(attempt, context, attempt.definition.fn, args)
             return self._outcomes.to_completion(attempt, result)
         except (Exception, CompletesAsync) as error:  # noqa: BLE001 - the outcome of the attempt
-            return self._outcomes.to_report(attempt, error)
+            return self._report_of(attempt, error)
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like end the attempt, not the thread
-            return self._outcomes.to_report(attempt, _wrap_exit(error))
+            return self._report_of(attempt, _wrap_exit(error))
 
     def _call_in_thread(self, attempt: Attempt, context: _Context, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         call = ThreadCall()
@@ -314,7 +317,10 @@ class ActivityCalls:
         attempt.has_ended = True
         # One that was abandoned has been reported already, and its worker may be gone.
         if not attempt.is_over:
-            self._deliver(attempt)
+            try:
+                self._deliver(attempt)
+            except RuntimeError as error:
+                self._on_error(error)
 
     def _info(self, attempt: Attempt, heartbeat_details: Payloads) -> Info:
         task = attempt.task
@@ -391,6 +397,10 @@ def _call_into_future(job: tuple[Any, ...]) -> None:
         done.set_exception(error if isinstance(error, (Exception, CompletesAsync)) else _wrap_exit(error))
     else:
         done.set_result(result)
+
+
+def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    return task is not None and task.cancelling() > 0
 
 
 def _wrap_exit(error: BaseException) -> ApplicationError:

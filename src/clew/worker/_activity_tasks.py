@@ -33,7 +33,7 @@ from clew.service.contract import Service
 from clew.service.errors import RPCError, RPCStatusCode
 from clew.service.requests import ActivityTask
 from clew.worker._activity_calls import ActivityCalls
-from clew.worker._attempt import Attempt, AttemptKey
+from clew.worker._attempt import Attempt, AttemptKey, key_of
 from clew.worker._heartbeats import HeartbeatSender
 from clew.worker._outcomes import Outcomes
 from clew.worker._reports import Report
@@ -94,6 +94,7 @@ class ActivityTasks:
         self._on_error = on_error
         self._attempts: dict[AttemptKey, Attempt] = {}
         self._reports: set[Report] = set()
+        self._abandoned: list[Attempt] = []
         self._is_stopping = False
         self._is_sweeping = False
         self._emptied = asyncio.Event()
@@ -152,7 +153,7 @@ class ActivityTasks:
         if report is None:
             return
         if attempt.is_gone:
-            _log.info("activity.result_dropped %s: the engine has given the attempt up already", attempt.label)
+            _log.info("activity.result_dropped %s: the engine has given the attempt up already", attempt)
             return
         call: Callable[[Any], Any]
         if isinstance(report, CompleteActivityRequest):
@@ -168,7 +169,7 @@ class ActivityTasks:
             if error is not None:
                 self._on_refused(attempt, error)
 
-        self._report(call, report, attempt.label, on_verdict)
+        self._report(call, report, attempt, on_verdict)
 
     def _forget(self, attempt: Attempt) -> None:
         attempt.is_over = True
@@ -183,7 +184,7 @@ class ActivityTasks:
         self,
         call: Callable[[Any], Any],
         request: Any,
-        label: str,
+        label: object,
         on_verdict: Callable[[BaseException | None], None],
     ) -> None:
         def on_end(error: BaseException | None) -> None:
@@ -201,15 +202,15 @@ class ActivityTasks:
         if is_known and isinstance(attempt.report, CompleteActivityRequest):
             # The engine knows the attempt but cannot take this result: say so, rather than let it time out.
             failed = self._outcomes.to_refused_report(attempt, str(error))
-            self._report(self._service.fail_activity, failed, attempt.label, _log_refusal)
+            self._report(self._service.fail_activity, failed, attempt, _log_refusal)
             return
-        _log.info("activity.result_refused %s: %s", attempt.label, error)
+        _log.info("activity.result_refused %s: %s", attempt, error)
 
     # --- cancellation ---------------------------------------------------------------------------------------
 
     def cancel_by_engine(self, token: TaskToken, reason: ActivityCancelReason) -> None:
         """The engine wants an attempt to stop."""
-        attempt = self._attempts.get((token.shard, token.run_key, token.lease_id))
+        attempt = self._attempts.get(key_of(token))
         if attempt is None:
             return
         if reason is not ActivityCancelReason.CANCEL_REQUESTED:
@@ -242,13 +243,13 @@ class ActivityTasks:
         for attempt in list(self._attempts.values()):
             has_async = has_async or attempt.definition.is_async
             if attempt.holder.details is None and _is_past_deadline(attempt, now):
-                _log.warning("activity.deadline_passed %s; it is told to stop", attempt.label)
+                _log.warning("activity.deadline_passed %s; it is told to stop", attempt)
                 self.cancel(attempt, ActivityCancellationDetails(timed_out=True))
         if has_async:
             self._watch.look()
 
-    def _name_task(self, task: asyncio.Task[Any] | None) -> str | None:
-        return self.calls.running_task_label(task)
+    def _name_task(self, task: asyncio.Task[Any]) -> str | None:
+        return next((str(attempt) for attempt in self._attempts.values() if attempt.async_task is task), None)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -279,12 +280,12 @@ class ActivityTasks:
     def abandon_all(self) -> None:
         """Report what does not end, so that another worker may take it."""
         for attempt in list(self._attempts.values()):
-            _log.warning(
-                "activity.abandoned %s did not end when it was told to; its worker stops without it", attempt.label
-            )
+            _log.warning("activity.abandoned %s did not end when it was told to; its worker stops without it", attempt)
             if attempt.kill_child is not None:
                 attempt.kill_child()
             attempt.report = self._outcomes.to_shutdown_report(attempt)
+            # Kept, as nobody else holds its task, which is still running.
+            self._abandoned.append(attempt)
             self._finish(attempt)
 
     def close(self) -> None:
@@ -304,7 +305,7 @@ class _LoopWatch:
         loop: asyncio.AbstractEventLoop,
         watched_loop: asyncio.AbstractEventLoop,
         thread_id: int,
-        name_task: Callable[[asyncio.Task[Any] | None], str | None],
+        name_task: Callable[[asyncio.Task[Any]], str | None],
     ) -> None:
         self._loop = loop
         self._watched_loop = watched_loop
@@ -337,7 +338,7 @@ class _LoopWatch:
             "worker.loop_blocked for %.1f s by %s; other async activities of this worker cannot run or heartbeat. "
             "Make it a plain function, or await asyncio.to_thread. It stands at:\n%s",
             seconds,
-            self._name_task(task) or (task.get_name() if task is not None else "code outside of activities"),
+            (self._name_task(task) or task.get_name()) if task is not None else "code outside of any task",
             "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)",
         )
 

@@ -33,6 +33,11 @@ AttemptKey: TypeAlias = tuple[int, int, int]
 NO_DETAILS: Final = ActivityCancellationDetails()
 
 
+def key_of(token: TaskToken) -> AttemptKey:
+    """Give what names an attempt among those of a worker: the lease is unique within its run."""
+    return (token.shard, token.run_key, token.lease_id)
+
+
 @final
 class LazyEvent:
     """A `threading.Event` that costs nothing until somebody waits for it."""
@@ -89,6 +94,8 @@ class Attempt:
         "is_cancel_wanted",
         "is_gone",
         "is_over",
+        "is_returning",
+        "key",
         "kill_child",
         "report",
         "settle",
@@ -100,6 +107,7 @@ class Attempt:
         self, task: ActivityTask, definition: _Definition, started_at: float, settle: Callable[[], None]
     ) -> None:
         self.task = task
+        self.key = key_of(task.token)
         self.definition = definition
         self.settle = settle
         self.holder = _CancellationDetailsHolder()
@@ -119,6 +127,8 @@ class Attempt:
         self.cancel_in_child: Callable[[ActivityCancellationDetails], None] | None = None
         self.kill_child: Callable[[], None] | None = None
         self.is_cancel_wanted = False
+        self.is_returning = False
+        """The function has ended; a cancellation would hit what comes after it."""
         self.report: ActivityReport | None = None
         """What is to be reported; None after the end means: nothing."""
         self.has_ended = False
@@ -126,15 +136,8 @@ class Attempt:
         """Details of a heartbeat that has not been sent yet."""
         self.is_beat_posted = False
 
-    @property
-    def key(self) -> AttemptKey:
-        """Names the attempt among those of this worker."""
-        token = self.task.token
-        return (token.shard, token.run_key, token.lease_id)
-
-    @property
-    def label(self) -> str:
-        """Names the attempt for people."""
+    def __str__(self) -> str:
+        """Name the attempt for people."""
         task = self.task
         return (
             f"activity {task.activity_type} (id {task.activity_id}, attempt {task.attempt}) of {task.token.workflow_id}"

@@ -175,11 +175,11 @@ class Heartbeat:
         if is_passing(error):
             self._tries += 1
             if self._tries == 1:
-                _log.warning("activity.heartbeat_delayed %s: %s; it will be sent again", attempt.label, error)
+                _log.warning("activity.heartbeat_delayed %s: %s; it will be sent again", attempt, error)
             wait = min(RETRY_SECONDS_FIRST * 2 ** min(self._tries - 1, 10), RETRY_SECONDS_MAX)
             self._timer = self._sender.loop.call_later(wait, self._send_latest)
         elif isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
             attempt.is_gone = True
             self._sender.cancel(attempt, ActivityCancellationDetails(not_found=True))
         else:
-            _log.error("activity.heartbeat_refused %s: %s", attempt.label, error, exc_info=error)
+            _log.error("activity.heartbeat_refused %s: %s", attempt, error, exc_info=error)

@@ -24,10 +24,10 @@ from typing import Final, TypeAlias, final
 from clew.activity import _CompleteAsyncError
 from clew.converter import DataConverter, to_stored_payloads
 from clew.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
-from clew.model.failure import Failure
+from clew.model.failure import ApplicationInfo, Failure
 from clew.model.inputs import CancelActivityRequest, CompleteActivityRequest, FailActivityRequest, TaskToken
 from clew.model.limits import Limits
-from clew.model.payload import Payloads, payloads_size
+from clew.model.payload import Payloads
 from clew.service.tokens import encode_task_token
 from clew.worker._attempt import ActivityReport, Attempt
 
@@ -60,11 +60,11 @@ class Outcomes:
         Raises:
             ApplicationError: It cannot be stored.
         """
-        payloads = to_stored_payloads(self._payload_converter, (result,))
-        size = payloads_size(payloads)
+        payloads = (self._payload_converter.to_stored(result),)
+        size = len(memoryview(payloads[0]))
         if size > self._limits.payload_bytes_max:
             raise ApplicationError(
-                f"The result of {attempt.label} has {size:,} bytes; the limit is {self._limits.payload_bytes_max:,}. "
+                f"The result of {attempt} has {size:,} bytes; the limit is {self._limits.payload_bytes_max:,}. "
                 "Store it elsewhere and return a reference to it.",
                 type="PayloadTooLarge",
                 non_retryable=True,
@@ -87,9 +87,19 @@ class Outcomes:
     def to_refused_report(self, attempt: Attempt, reason: str) -> ActivityReport:
         """The engine refused the result itself, so that repeating it is useless."""
         error = ApplicationError(
-            f"The outcome of {attempt.label} was refused: {reason}", type="OutcomeRefused", non_retryable=True
+            f"The outcome of {attempt} was refused: {reason}", type="OutcomeRefused", non_retryable=True
         )
         return self._to_failed(attempt, error)
+
+    def to_codec_report(self, attempt: Attempt, error: Exception) -> ActivityReport:
+        """The payload codec could not encode the outcome, so nothing of it may leave this process in the clear."""
+        _log_failure(attempt, error)
+        what = f"The payload codec failed on the outcome of {attempt}: {type(error).__name__}"
+        return FailActivityRequest(
+            token=attempt.task.token,
+            failure=Failure(message=what, source="clew", info=ApplicationInfo(type="CodecError")),
+            identity=self._identity,
+        )
 
     def encode_token(self, token: TaskToken) -> bytes:
         """The token for `activity.info().task_token`."""
@@ -107,12 +117,12 @@ class Outcomes:
             return self._to_failed(attempt, _shutdown_error(attempt))
         if why.paused or why.reset:
             kind = "Pause" if why.paused else "Reset"
-            return self._to_failed(attempt, ApplicationError(f"{attempt.label}: {kind}", type=f"Activity{kind}"))
+            return self._to_failed(attempt, ApplicationError(f"{attempt}: {kind}", type=f"Activity{kind}"))
         if why.timed_out:
-            message = f"{attempt.label} ran past its deadline by the worker's clock"
+            message = f"{attempt} ran past its deadline by the worker's clock"
             return self._to_failed(attempt, ApplicationError(message, type="TimedOut"))
         uncalled = ApplicationError(
-            f"{attempt.label} raised a cancellation although nobody asked for one. Raise another error to fail it.",
+            f"{attempt} raised a cancellation although nobody asked for one. Raise another error to fail it.",
             type="CancelledError",
         )
         uncalled.__cause__ = error
@@ -131,7 +141,7 @@ class Outcomes:
         try:
             return self._failure_converter.to_failure(error, self._payload_converter)
         except Exception as conversion_error:  # noqa: BLE001 - a failure that cannot be told must still be reported
-            _log.error("activity.failure_unconvertible %s", attempt.label, exc_info=conversion_error)
+            _log.error("activity.failure_unconvertible %s", attempt, exc_info=conversion_error)
             plain = ApplicationError(
                 f"{type(error).__name__}: {error} (and it could not be converted: {conversion_error})"
             )
@@ -139,7 +149,7 @@ class Outcomes:
 
 
 def _shutdown_error(attempt: Attempt) -> ApplicationError:
-    return ApplicationError(f"The worker that ran {attempt.label} was shut down", type=SHUTDOWN_TYPE)
+    return ApplicationError(f"The worker that ran {attempt} was shut down", type=SHUTDOWN_TYPE)
 
 
 def _log_failure(attempt: Attempt, error: BaseException) -> None:
@@ -147,7 +157,7 @@ def _log_failure(attempt: Attempt, error: BaseException) -> None:
     _log.log(
         logging.DEBUG if is_benign else logging.WARNING,
         "activity.failed %s: %s",
-        attempt.label,
+        attempt,
         error,
         exc_info=error,
     )

@@ -44,7 +44,7 @@ FUTILE_POOLS_MAX: Final = 3
 
 _SECRET_BYTES: Final = 32
 _POOL_IS_FUTILE: Final = (
-    "The children of the process pool die before they begin any call. Look at their standard error: most often a module "
+    "The children of the process pool die before they begin any call. Look at their standard error: often a module "
     "cannot be imported there, or the main module lacks `if __name__ == '__main__':`."
 )
 _log: Final = logging.getLogger("clew.worker.activity")
@@ -203,7 +203,7 @@ class ProcessCalls:
 
     def _kill(self, call: _Call) -> None:
         if call.pid is not None and not call.done.done():
-            _log.warning("activity.process_killed pid=%d %s", call.pid, call.attempt.label)
+            _log.warning("activity.process_killed pid=%d %s", call.pid, call.attempt)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(call.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
@@ -304,7 +304,7 @@ def _same_make(executor: ProcessPoolExecutor) -> ProcessPoolExecutor:
 
 def _process_died(call: _Call) -> ApplicationError:
     return ApplicationError(
-        f"The process that ran {call.attempt.label} died before it gave a result (it was killed, ran out of memory, or "
+        f"The process that ran {call.attempt} died before it gave a result (it was killed, ran out of memory, or "
         "ended itself, or a neighbour in its pool did).",
         type="ProcessDied",
     )

@@ -47,7 +47,7 @@ class Report:
         loop: The service loop, on which everything here happens.
         call: The method of the service.
         request: Its request.
-        label: Names the thing reported, for the log.
+        label: Names the thing reported, for the log, as text of it.
         on_verdict: Told the refusal, or None when it was taken.
         give_up_after: Seconds after which a passing fault counts as a refusal; None means never.
     """
@@ -59,7 +59,7 @@ class Report:
         loop: asyncio.AbstractEventLoop,
         call: Callable[[Any], Awaitable[Any]],
         request: Any,
-        label: str,
+        label: object,
         on_verdict: Callable[[BaseException | None], None],
         *,
         give_up_after: float | None = None,

@@ -242,7 +242,7 @@ async def test_no_more_plain_activities_are_taken_than_there_are_threads(caplog:
     assert "worker.threads_fewer_than_slots" in caplog.text
 
 
-# --- heartbeats ---------------------------------------------------------------------------------------------
+# --- heartbeats ------------------------------------------------------------------------------------------
 
 
 @activity.defn
@@ -350,7 +350,7 @@ async def test_an_unconvertible_detail_is_an_error_at_the_call() -> None:
         assert value_of(await rig.result_of("complete_activity")) == "EncodeError"
 
 
-# --- reports ------------------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------------
 
 
 async def test_a_result_is_sent_until_it_is_taken_and_the_function_runs_once() -> None:
@@ -390,7 +390,7 @@ async def test_a_result_that_is_too_large_fails_for_good_and_says_so() -> None:
     assert request.failure.info.non_retryable
 
 
-# --- interceptors, codecs -----------------------------------------------------------------------------------
+# --- interceptors, codecs --------------------------------------------------------------------------------
 
 
 class Shouting(Interceptor):
@@ -456,7 +456,7 @@ async def test_a_codec_stands_between_values_and_service() -> None:
         assert from_stored(failed.failure.info.details[0]).metadata == {"encoding": b"reversed"}
 
 
-# --- the end ------------------------------------------------------------------------------------------------
+# --- the end ---------------------------------------------------------------------------------------------
 
 
 async def test_shutdown_lets_running_activities_finish_and_takes_no_more() -> None:
@@ -550,7 +550,7 @@ async def test_a_bug_in_the_worker_ends_it_with_the_error() -> None:
         seen.append(error)
 
     seen: list[BaseException] = []
-    with pytest.raises(AssertionError, match="without workflows"):
+    with pytest.raises(AssertionError, match="without workflows"):  # noqa: PT012 - the block is what is ended
         async with running([greet], on_fatal_error=told) as rig:
             await rig.connection.on_service_loop(
                 lambda: rig.service.sessions[0].sink.offer_workflow_task(None)  # type: ignore[arg-type]
@@ -560,7 +560,7 @@ async def test_a_bug_in_the_worker_ends_it_with_the_error() -> None:
 
 
 async def test_a_closed_connection_ends_the_worker() -> None:
-    with pytest.raises(RuntimeError, match="was closed while it was needed"):
+    with pytest.raises(RuntimeError, match="was closed while it was needed"):  # noqa: PT012 - the block is ended
         async with running([greet]) as rig:
             rig.connection.is_closed = True
             await asyncio.sleep(20)
