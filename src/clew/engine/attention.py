@@ -101,22 +101,29 @@ class Attention:
             self._arm_timer()
 
     def _arm_timer(self) -> None:
-        if self._is_closed:
-            return
-        scan_at = max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
-        when = min(self._heap[0][0], scan_at) if self._heap else scan_at
+        """Sleep until the earliest of: the top of the heap, the next scan (unless one is under way, which arms again)."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = when
-        self._timer = self._clock.call_at(when, self._on_timer)
+            self._timer = self._timer_at = None
+        if self._is_closed:
+            return
+        wanted = [] if self._scan_is_running else [self._scan_at()]
+        if self._heap:
+            wanted.append(self._heap[0][0])
+        if wanted:
+            self._timer_at = min(wanted)
+            self._timer = self._clock.call_at(self._timer_at, self._on_timer)
+
+    def _scan_at(self) -> datetime:
+        return max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_at = None
         if self._is_closed:
             return
         now = self._clock.now()
-        scan_at = max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
-        if now >= scan_at and not self._scan_is_running:
+        if not self._scan_is_running and now >= self._scan_at():
+            self._scan_is_running = True
             self._spawn(self._scan_then_arm())
         heap = self._heap
         count = 0
@@ -128,8 +135,7 @@ class Attention:
                 self._spawn(self._load_and_look(shard, run_key, when))
             else:
                 self._look(entry, when, now)
-        if not self._scan_is_running or heap:
-            self._arm_timer()
+        self._arm_timer()
 
     def _look(self, entry: RunEntry, when: datetime, now: datetime) -> None:
         if entry.armed_at is not None and entry.armed_at <= when:

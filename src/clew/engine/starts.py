@@ -242,7 +242,6 @@ class Starter:
                 request_ids=tuple(state.attached_request_ids),
             ),
             self._clock.now(),
-            limits=self._namespaces.get(request.namespace).limits,
         )
         if isinstance(verdict, Rejection | Repeat):
             told = verdict

@@ -1,0 +1,28 @@
+"""Fixtures of the service suite: one engine on one store, in the test's hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.service.scripted import Shop
+
+
+@pytest.fixture(params=["file", "memory"])
+async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
+    """An engine on a store in a file, and on one in memory."""
+    shop = Shop(str(tmp_path / "shop.db") if request.param == "file" else ":memory:")
+    await shop.open()
+    yield shop
+    await shop.close()
+
+
+@pytest.fixture
+async def file_shop(tmp_path: Path) -> AsyncIterator[Shop]:
+    """An engine on a file, for tests that let go of it and take it up again."""
+    shop = Shop(str(tmp_path / "shop.db"))
+    await shop.open()
+    yield shop
+    await shop.close()
