@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from clew.model.failure import Failure, RetryState, TimeoutType
-from clew.model.payload import Payloads, StoredPayload
+from clew.model.payload import OptionalPayload, Payloads, StoredPayload
 from clew.model.policies import (
     DeploymentVersion,
     ParentClosePolicy,
@@ -94,8 +94,8 @@ class ExternalFailedCause(enum.Enum):
 class UserMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """Texts that an author gives for people to read: a summary (400 bytes) and details (20 000 bytes)."""
 
-    summary: StoredPayload | None = None
-    details: StoredPayload | None = None
+    summary: OptionalPayload = None
+    details: OptionalPayload = None
 
 
 class ExecutionRef(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from clew.model.payload import Payloads, StoredPayload
+from clew.model.payload import OptionalPayload, Payloads
 
 MESSAGE_CHARS_MAX: Final = 4_000
 """Longer failure messages are cut (semantics 1.2: error-message text cut at 4 000 chars)."""
@@ -138,6 +138,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     source: str = ""
     stack_trace: str = ""
-    encoded_attributes: StoredPayload | None = None
+    encoded_attributes: OptionalPayload = None
     cause: Failure | None = None
     info: FailureInfo | None = None

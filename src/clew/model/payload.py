@@ -17,12 +17,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 StoredPayload: TypeAlias = msgspec.Raw
 """One payload as a slice of JSON text (see the module docstring)."""
+
+if TYPE_CHECKING:
+    OptionalPayload: TypeAlias = StoredPayload | None
+else:
+    # msgspec decodes "Raw or None" as null only; "Raw or unset" is what it understands as "may be left out".
+    OptionalPayload = msgspec.Raw | msgspec.UnsetType
+"""One payload, or None; for fields with the default None, which are left out of the JSON then."""
 
 Payloads: TypeAlias = tuple[StoredPayload, ...]
 """The arguments or results of one call, in order."""
