@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from clew.cli._errors import CommandError, Problem, problem_of
+from clew.cli._errors import Problem, ReaderGone, problem_of
 from clew.cli._groups import NounGroup
 from clew.cli._output import print_json
 from clew.cli.workflow import workflow
@@ -46,7 +46,7 @@ def run(args: list[str]) -> int:
         code = app.main(args=args, prog_name="clew", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         _silence_stdout()
         return BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
@@ -87,4 +87,4 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-__all__ = ["CommandError", "app", "run"]
+__all__ = ["app", "run"]

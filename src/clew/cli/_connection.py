@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from clew.cli._errors import CommandError
+from clew.cli._errors import CommandError, ReaderGone
 from clew.client import Client
 from clew.client._target import parse_target
 from clew.embedded import MEMORY
@@ -58,7 +58,10 @@ def command(group: click.Group, name: str) -> Callable[[Callable[..., Awaitable[
                 raise CommandError(
                     "No store given. Pass --store sqlite:FILE, or set the environment variable CLEW_ADDRESS."
                 )
-            return asyncio.run(_awaited(function(Place(store, namespace, output), **options)))
+            try:
+                return asyncio.run(_awaited(function(Place(store, namespace, output), **options)))
+            except BrokenPipeError as error:
+                raise ReaderGone from error
 
         decorated = _OUTPUT(_NAMESPACE(_STORE(run)))
         return group.command(name)(decorated)

@@ -53,6 +53,10 @@ class Problem:
     facts: dict[str, Any]
 
 
+class ReaderGone(Exception):
+    """Whoever read our stdout has closed it. Told apart from `BrokenPipeError`, which click answers by itself."""
+
+
 class CommandError(Exception):
     """A command cannot go on.
 

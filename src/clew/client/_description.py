@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar, final
 from clew import converter
 from clew.client._values import Values
 from clew.common import TypedSearchAttributes, WorkflowExecutionStatus
-from clew.model.events import Event
+from clew.model.events import Event, WorkflowExecutionStarted
 from clew.model.failure import Failure
 from clew.model.history import WorkflowHistory
 from clew.service import requests as r
@@ -134,9 +134,15 @@ class WorkflowExecution:
 class WorkflowExecutionDescription(WorkflowExecution):
     """One run in full, with what it waits for."""
 
-    def __init__(self, description: r.WorkflowDescription, values: Values) -> None:
+    def __init__(
+        self,
+        description: r.WorkflowDescription,
+        values: Values,
+        fetch_start: Callable[[], Awaitable[WorkflowExecutionStarted]],
+    ) -> None:
         super().__init__(description.info, values)
         self.raw_description = description
+        self._fetch_start = fetch_start
 
     @property
     def pending_activities(self) -> Sequence[r.PendingActivityInfo]:
@@ -176,7 +182,8 @@ class WorkflowExecutionDescription(WorkflowExecution):
         return await self._values.decode_failure(failure)
 
     async def _metadata_text(self, name: str) -> str | None:
-        metadata = self.raw_description.user_metadata
+        # The engine keeps only what it needs at hand; the texts stand in the first event.
+        metadata = self.raw_description.user_metadata or (await self._fetch_start()).user_metadata
         stored = getattr(metadata, name) if metadata else None
         text: str | None = await self._values.decode_result((stored,), str) if stored is not None else None
         return text

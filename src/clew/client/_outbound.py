@@ -49,7 +49,7 @@ from clew.exceptions import (
     WorkflowQueryRejectedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from clew.model.events import ZERO, Event, UpdateRequest
+from clew.model.events import ZERO, Event, UpdateRequest, WorkflowExecutionStarted
 from clew.model.history import WorkflowHistory
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
@@ -122,7 +122,16 @@ class ServiceOutbound(OutboundInterceptor):
             namespace=self._client.namespace, workflow_id=input.id, run_id=input.run_id or ""
         )
         found = await self._call(self._service.describe_workflow, request, input.rpc_timeout)
-        return WorkflowExecutionDescription(found, self._values)
+        return WorkflowExecutionDescription(
+            found, self._values, functools.partial(self._first_event, found.info.workflow_id, found.info.run_id)
+        )
+
+    async def _first_event(self, workflow_id: str, run_id: str) -> WorkflowExecutionStarted:
+        handle = self._client.get_workflow_handle(workflow_id, run_id=run_id)
+        async for event in handle.fetch_history_events(page_size=1):
+            assert isinstance(event, WorkflowExecutionStarted), "event 1 starts the run"
+            return event
+        raise AssertionError("every run has its first event")
 
     def fetch_workflow_history_events(
         self, input: FetchWorkflowHistoryEventsInput
