@@ -31,7 +31,6 @@ from clew.model import commands as c
 from clew.model import events as e
 from clew.model import inputs as i
 from clew.model.failure import ApplicationInfo, Failure
-from clew.model.limits import Limits
 from clew.model.policies import ParentClosePolicy, RetryPolicy
 from clew.model.rejection import Rejection
 from tests.scenarios.driver import NAMESPACE, T0, Driver
