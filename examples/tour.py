@@ -42,27 +42,27 @@ class Tour:
     """An activity, a timer, a signal, another activity."""
 
     def __init__(self) -> None:
-        self._second_name: str | None = None
+        self._names: list[str] = []
 
     @workflow.run
     async def run(self, first_name: str) -> list[str]:
         """Greet two people."""
         first = await workflow.execute_activity(greet, first_name, start_to_close_timeout=timedelta(seconds=5))
         await workflow.sleep(timedelta(seconds=0.2))
-        await workflow.wait_condition(lambda: self._second_name is not None)
-        second = await workflow.execute_activity(greet, self._second_name, start_to_close_timeout=timedelta(seconds=5))
+        await workflow.wait_condition(lambda: bool(self._names))
+        second = await workflow.execute_activity(greet, self._names[0], start_to_close_timeout=timedelta(seconds=5))
         return [first, second]
 
     @workflow.signal
     def also_greet(self, name: str) -> None:
         """Name the second person."""
-        self._second_name = name
+        self._names.append(name)
 
 
 async def main() -> None:
     """Run the tour."""
     connection = await connect_embedded(":memory:", wrap_store=lambda store: TracedStore(store))
-    connection.service = TracedService(connection.service)  # type: ignore[assignment]
+    connection.service = TracedService(connection.service)
     async with Client(connection) as client:
         say("A worker attaches, and a client starts a workflow.")
         async with Worker(client, task_queue=TASK_QUEUE, workflows=[Tour], activities=[greet]):
