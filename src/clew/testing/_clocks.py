@@ -15,7 +15,6 @@ import heapq
 import itertools
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, final
@@ -40,7 +39,7 @@ class ManualClock:
             raise ValueError(f"start must be an aware datetime, not {start!r}; add tzinfo=UTC.")
         self._now = start
         self._lock = threading.Lock()
-        self._views: weakref.WeakSet[_View] = weakref.WeakSet()
+        self._views: list[_View] = []
 
     def now(self) -> datetime:
         """Where the clock stands."""
@@ -50,7 +49,8 @@ class ManualClock:
         """The clock as seen by one engine; pass this method as ``clock=`` of `connect_embedded`."""
         view = _View(loop, self.now, None)
         with self._lock:
-            self._views.add(view)
+            # Views of engines that have ended are of no use to anyone.
+            self._views = [other for other in self._views if not other.is_over] + [view]
         return view
 
     def advance(self, duration: timedelta) -> datetime:
@@ -78,7 +78,7 @@ class SkippingClock:
         self._started_at = time.monotonic()
         self._skipped = timedelta(0)
         self._lock = threading.Lock()
-        self._views: weakref.WeakSet[_View] = weakref.WeakSet()
+        self._views: list[_View] = []
 
     def now(self) -> datetime:
         """The present instant of the test's world."""
@@ -88,7 +88,8 @@ class SkippingClock:
         """The clock as seen by one engine; pass this method as ``clock=`` of `connect_embedded`."""
         view = _View(loop, self.now, self._seconds_until)
         with self._lock:
-            self._views.add(view)
+            # Views of engines that have ended are of no use to anyone.
+            self._views = [other for other in self._views if not other.is_over] + [view]
         return view
 
     def skip_to(self, when: datetime) -> None:
@@ -131,6 +132,11 @@ class _View:
         self._alarms: list[tuple[datetime, int, _Alarm]] = []
         self._order = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its loop has ended."""
+        return self._loop.is_closed()
 
     def now(self) -> datetime:
         return self._now()
