@@ -88,6 +88,11 @@ class Driver:
         self.last = transition
         return transition
 
+    def follow(self) -> None:
+        """Go on with the next run of the chain."""
+        self._state, transition = self.next_runs.pop()
+        self.history = list(transition.events)
+
     @property
     def first_event(self) -> WorkflowExecutionStarted:
         first = self.history[0]

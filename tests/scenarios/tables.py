@@ -386,6 +386,17 @@ def _external(driver: Driver, words: Words, options: Options, tail: str, flags: 
             return driver.decide(lambda: d.decide_external_cancel_failed(state, event_id, cause, now))
 
 
+def _next_run(driver: Driver, words: Words, options: Options, tail: str, flags: Flags) -> Any:
+    """Shows the transition by which the next run of the chain begins."""
+    return driver.next_runs[-1][1]
+
+
+def _follow(driver: Driver, words: Words, options: Options, tail: str, flags: Flags) -> Any:
+    """Goes on with the next run of the chain."""
+    driver.follow()
+    return Transition()
+
+
 _VERBS: dict[str, Callable[[Driver, Words, Options, str, Flags], Any]] = {
     "start": _start,
     "take-task": lambda driver, words, options, tail, flags: driver.take_task(*words),
@@ -406,6 +417,8 @@ _VERBS: dict[str, Callable[[Driver, Words, Options, str, Flags], Any]] = {
     "due": lambda driver, words, options, tail, flags: driver.due(),
     "lose": lambda driver, words, options, tail, flags: driver.lose(*words),
     "update": _update,
+    "next-run": _next_run,
+    "follow": _follow,
     "child": _child,
     "external": _external,
     "release": lambda driver, words, options, tail, flags: driver.decide(
