@@ -65,6 +65,9 @@ _UNRESTRICTED: Final = "If the answer cannot influence the workflow: `with workf
 def enter(run_label: str) -> None:
     """Guard the calling thread until `exit`.
 
+    To be called by the very function that runs the activation: calls are looked at along the stack down to its frame, and
+    once that is gone nothing is refused any more.
+
     Args:
         run_label: Says in errors which workflow it was, as ``ClaimWorkflow claim-17``.
     """
