@@ -96,7 +96,8 @@ def find_due_runs(
     only, values = _only_shards(shards)
     sql = (
         "SELECT shard, run_key, attention_at FROM executions "
-        f"WHERE is_open AND attention_at IS NOT NULL AND attention_at <= ?{only} ORDER BY attention_at, run_key LIMIT ?"
+        f"WHERE is_open AND attention_at IS NOT NULL AND attention_at <= ?{only} "
+        "ORDER BY attention_at, shard, run_key LIMIT ?"
     )
     return [
         DueRun(shard=shard, run_key=run_key, attention_at=from_micros(at))

@@ -18,7 +18,15 @@ import msgspec
 
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import RunRow, VisibilityCondition, VisibilityFilter
-from clew.storage.sqlite.rows import RUN_COLUMNS, STATUS_OF_NAME, fetch_all, placeholders, to_micros, to_run
+from clew.storage.sqlite.rows import (
+    OPEN_STATUSES,
+    RUN_COLUMNS,
+    STATUS_OF_NAME,
+    fetch_all,
+    placeholders,
+    to_micros,
+    to_run,
+)
 from clew.storage.sqlite.search_attributes import words
 
 SYSTEM_COLUMNS: Final = {
@@ -63,7 +71,7 @@ def list_runs(
         before = " AND run_key < ?"
         values = [before_run_key, *values]
     sql = (
-        f"SELECT {RUN_COLUMNS} FROM executions AS run WHERE namespace = ?{before} AND {condition} "
+        f"SELECT {RUN_COLUMNS} FROM executions AS run WHERE {_namespace(where)} = ?{before} AND {condition} "
         "ORDER BY run_key DESC LIMIT ?"
     )
     return [to_run(row, b"") for row in fetch_all(connection, sql, (namespace, *values, limit))]
@@ -74,8 +82,25 @@ def count_runs(
 ) -> dict[WorkflowExecutionStatus, int]:
     """How many runs there are of each status, leaving out those of which there are none."""
     condition, values = _to_sql(where)
-    sql = f"SELECT status, count(*) FROM executions AS run WHERE namespace = ? AND {condition} GROUP BY status"
-    return {STATUS_OF_NAME[status]: count for status, count in fetch_all(connection, sql, (namespace, *values))}
+    select = "SELECT status, count(*) FROM executions AS run WHERE"
+    sql = (
+        f"{select} is_open AND namespace = ? AND {condition} GROUP BY status UNION ALL "
+        f"{select} NOT is_open AND namespace = ? AND {condition} GROUP BY status"
+    )
+    bound = (namespace, *values, namespace, *values)
+    return {STATUS_OF_NAME[status]: count for status, count in fetch_all(connection, sql, bound)}
+
+
+def _namespace(where: VisibilityFilter | None) -> str:
+    """The column, hidden from the query planner when the values of a search attribute should lead it instead."""
+    conditions = () if where is None or where.any_of else where.conditions
+    leads = any(
+        isinstance(condition, VisibilityCondition)
+        and condition.attribute not in SYSTEM_COLUMNS
+        and condition.operator in ("=", "IN")
+        for condition in conditions
+    )
+    return "+namespace" if leads else "namespace"
 
 
 def _to_sql(where: VisibilityFilter | None) -> tuple[str, list[Any]]:
@@ -102,8 +127,18 @@ def _condition(condition: VisibilityCondition) -> tuple[str, list[Any]]:
         return _search_attribute(condition)
     if condition.operator in ("IS NULL", "IS NOT NULL"):
         return f"{column} {condition.operator}", []
-    values = [_bound(value) for value in condition.values]
-    return _compare(column, condition.operator, values)
+    sql, values = _compare(column, condition.operator, [_bound(value) for value in condition.values])
+    if condition.attribute == "ExecutionStatus" and condition.operator in ("=", "IN"):
+        return f"{_openness(values)}{sql}", values
+    return sql, values
+
+
+def _openness(statuses: Sequence[object]) -> str:
+    """What the statuses have in common, said so that the index of open or of closed runs can be used."""
+    are_open = {STATUS_OF_NAME[str(name)] in OPEN_STATUSES for name in statuses}
+    if are_open == {True}:
+        return "is_open AND "
+    return "NOT is_open AND " if are_open == {False} else ""
 
 
 def _bound(value: Value) -> str | int | float:
@@ -148,6 +183,10 @@ def _after_prefix(prefix: str) -> str | None:
 
 def _search_attribute(condition: VisibilityCondition) -> tuple[str, list[Any]]:
     name, operator = condition.attribute, condition.operator
+    if operator in ("=", "IN"):
+        match_sql, values = _match_value(operator, condition.values)
+        found = f"a.name = ? AND a.value IN ({placeholders(values)}) AND ({match_sql})"
+        return f"run_key IN (SELECT run_key FROM search_attributes AS a WHERE {found})", [name, *values, *values]
     having = "EXISTS (SELECT 1 FROM search_attributes AS a WHERE a.run_key = run.run_key AND a.name = ?"
     if operator in ("IS NULL", "IS NOT NULL"):
         return ("NOT " if operator == "IS NULL" else "") + having + ")", [name]

@@ -99,11 +99,12 @@ def delete_closed_runs(connection: sqlite3.Connection, namespace: str, closed_be
         )
         if not rows:
             return 0
-        pairs = ", ".join(["(?, ?)"] * len(rows))
         keys = [run_key for run_key, _ in rows]
-        flat = [number for run_key, shard in rows for number in (shard, run_key)]
-        for table in ("history", "pending_items", "tasks"):
-            connection.execute(f"DELETE FROM {table} WHERE (shard, run_key) IN (VALUES {pairs})", flat)
+        for shard in {shard for _, shard in rows}:
+            of_shard = [run_key for run_key, its_shard in rows if its_shard == shard]
+            for table in ("history", "pending_items", "tasks"):
+                where = f"shard = ? AND run_key IN ({placeholders(of_shard)})"
+                connection.execute(f"DELETE FROM {table} WHERE {where}", (shard, *of_shard))
         for table in ("search_attributes", "executions"):
             connection.execute(f"DELETE FROM {table} WHERE run_key IN ({placeholders(keys)})", keys)
         return len(rows)

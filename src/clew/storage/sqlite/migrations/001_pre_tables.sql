@@ -58,7 +58,15 @@ CREATE UNIQUE INDEX executions_open ON executions (namespace, workflow_id) WHERE
 
 CREATE INDEX executions_workflow_id ON executions (namespace, workflow_id, run_key);
 CREATE UNIQUE INDEX executions_run_id ON executions (run_id);
-CREATE INDEX executions_closed ON executions (namespace, close_time) WHERE close_time IS NOT NULL;
+
+-- Lists, newest first (each index ends with the run key by itself): all runs, open ones, closed ones of one status. The
+-- last one also counts them. None is touched by an update of an open run.
+CREATE INDEX executions_listed ON executions (namespace);
+CREATE INDEX executions_listed_open ON executions (namespace) WHERE is_open;
+CREATE INDEX executions_listed_closed ON executions (namespace, status) WHERE NOT is_open;
+
+-- What retention removes first.
+CREATE INDEX executions_retained ON executions (namespace, close_time) WHERE NOT is_open AND close_time IS NOT NULL;
 
 -- One row a transition; `events` is the JSON array of its events, as text. Rows are appended in the order of commits.
 CREATE TABLE history (

@@ -1,0 +1,116 @@
+"""Which index answers which question: no query of the engine's may grow with the number of closed runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from clew.ports.store import CommitStatus, TaskKind, VisibilityCondition, VisibilityFilter
+from clew.storage.sqlite import reads, tasks, visibility, writes
+from clew.storage.sqlite.commit import GroupCommitter
+from clew.storage.sqlite.connection import connect_writer
+from clew.storage.sqlite.schema import migrate
+from clew.storage.sqlite.search_attributes import AttributeNames
+from clew.storage.sqlite.tasks import TaskClaims
+from tests.conformance.store.rows import NAMESPACE, T0, close, insert, update
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Explaining:
+    """A connection that notes the plan of every statement that it is given."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.steps: list[str] = []
+        self.calls_count = 0
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, values: Any = ()) -> sqlite3.Cursor:
+        self.calls_count += 1
+        if sql.startswith(("SELECT", "DELETE")):
+            self.steps += [row[3] for row in self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+        return self._connection.execute(sql, values)
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    opened = connect_writer(":memory:", busy_timeout_ms=0, size_bytes_max=None)
+    migrate(opened, "now")
+    GroupCommitter.prepare(opened)
+    yield opened
+    opened.close()
+
+
+def where(attribute: str, operator: str, *values: Any) -> VisibilityFilter:
+    return VisibilityFilter(conditions=(VisibilityCondition(attribute=attribute, operator=operator, values=values),))
+
+
+QUESTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "load": ("INTEGER PRIMARY KEY", lambda c: reads.load_run(c, 0, 1)),
+    "latest run": ("executions_workflow_id", lambda c: reads.find_run(c, "d", "w", "")),
+    "run by id": ("executions_run_id", lambda c: reads.find_run(c, "d", "w", "r")),
+    "history": ("history_run", lambda c: reads.read_history(c, 0, 1, 7, 1000)),
+    "due": ("executions_attention", lambda c: reads.find_due_runs(c, None, NOW, 10)),
+    "busy": ("executions_busy", lambda c: reads.find_busy_runs(c, None, 0, 10)),
+    "outbox": ("INTEGER PRIMARY KEY", lambda c: reads.read_outbox(c, None, 0, 10)),
+    "claim": ("tasks_queue", lambda c: TaskClaims().claim(c, "d", "q", TaskKind.ACTIVITY, 1, NOW, NOW)),
+    "count tasks": ("tasks_queue", lambda c: tasks.count_tasks(c, "d", "q", TaskKind.ACTIVITY)),
+    "queued": ("tasks_run", lambda c: tasks.find_queued_events(c, 0, 1)),
+    "list": ("executions_listed (", lambda c: visibility.list_runs(c, "d", None, 10, 5)),
+    "list open": (
+        "executions_listed_open",
+        lambda c: visibility.list_runs(c, "d", where("ExecutionStatus", "=", "Running"), 10, 5),
+    ),
+    "list failed": (
+        "executions_listed_closed",
+        lambda c: visibility.list_runs(c, "d", where("ExecutionStatus", "=", "Failed"), 10, 5),
+    ),
+    "list of an id": (
+        "executions_workflow_id",
+        lambda c: visibility.list_runs(c, "d", where("WorkflowId", "=", "w"), 10, 5),
+    ),
+    "list by attribute": (
+        "search_attributes_value (name=? AND value=?)",
+        lambda c: visibility.list_runs(c, "d", where("Color", "=", "red"), 10, 5),
+    ),
+    "count": ("executions_listed_closed", lambda c: visibility.count_runs(c, "d", None)),
+    "retention": (
+        "executions_retained",
+        lambda c: writes.delete_closed_runs(c, NAMESPACE, datetime(3000, 1, 1, tzinfo=UTC), 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_index_answers(connection: sqlite3.Connection, question: str) -> None:
+    committer = GroupCommitter(":memory:", TaskClaims(), AttributeNames())
+    first = insert(1)
+    committer.commit(connection, [[(first,)], [(close(first),)], [(insert(2),)]])
+    index, ask = QUESTIONS[question]
+    explaining = Explaining(connection)
+    ask(explaining)
+    assert explaining.steps
+    assert any(index in step for step in explaining.steps), explaining.steps
+    scans = [step for step in explaining.steps if step.startswith("SCAN") and "CONSTANT" not in step]
+    assert not scans
+    if question not in ("count", "list by attribute"):
+        assert not [step for step in explaining.steps if "TEMP B-TREE" in step]
+
+
+def test_an_update_of_an_open_run_is_one_call(connection: sqlite3.Connection) -> None:
+    """Each call of SQLite has to win the interpreter's lock back, so a group of plain updates is a single one."""
+    committer = GroupCommitter(":memory:", TaskClaims(), AttributeNames())
+    runs = [insert(key, attention_at=T0) for key in range(1, 251)]
+    committer.commit(connection, [[(run,)] for run in runs])
+    counting: Any = Explaining(connection)
+    answers = committer.commit(counting, [[(update(run),)] for run in runs])
+    assert answers == [[CommitStatus.COMMITTED]] * 250
+    assert counting.calls_count == 1
