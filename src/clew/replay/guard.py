@@ -65,8 +65,8 @@ _UNRESTRICTED: Final = "If the answer cannot influence the workflow: `with workf
 def enter(run_label: str) -> None:
     """Guard the calling thread until `exit`.
 
-    To be called by the very function that runs the activation: calls are looked at along the stack down to its frame, and
-    once that is gone nothing is refused any more.
+    To be called by the very function that runs the activation: calls are looked at along the stack down to its frame,
+    and once that is gone nothing is refused any more.
 
     Args:
         run_label: Says in errors which workflow it was, as ``ClaimWorkflow claim-17``.
@@ -74,7 +74,7 @@ def enter(run_label: str) -> None:
     _guarded[get_ident()] = (run_label, sys._getframe(1))
 
 
-def exit() -> None:  # noqa: A001 (the counterpart of `enter`)
+def exit() -> None:
     """Guard the calling thread no more; no error if it was not."""
     _guarded.pop(get_ident(), None)
 
