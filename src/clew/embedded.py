@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from concurrent.futures import thread as _thread_pools  # noqa: F401 - imported for its exit hook, see the end of the file
 from typing import Any, Final, TypeVar, final
 
 from clew.adapters import SystemClock, SystemEntropy, to_ns
@@ -80,6 +81,9 @@ async def connect_embedded(
             await asyncio.wrap_future(host.started)
         except asyncio.CancelledError:
             host.release()
+            raise
+        except RPCError:
+            await _wait_ended(host)
             raise
         return EmbeddedConnection(host)
 
@@ -229,8 +233,12 @@ class EmbeddedConnection:
         host = self._host
         host.release()
         if host.users_count == 0 and self._thread.is_alive:
-            await asyncio.wrap_future(host.stopped)
-            self._thread.join(_EXIT_SECONDS_MAX)
+            await _wait_ended(host)
+
+
+async def _wait_ended(host: _Host) -> None:
+    await asyncio.wrap_future(host.stopped)
+    host.thread.join(_EXIT_SECONDS_MAX)  # it has nothing left to do but to return
 
 
 _STORE_CODES: Final[dict[type[ports.StoreError], RejectionCode]] = {
@@ -279,6 +287,9 @@ def _forget_all_after_fork() -> None:
     _hosts.clear()
 
 
-atexit.register(_stop_all_at_exit)
+# Runs before the interpreter forbids new work to thread pools (whose own hook was registered earlier, by the import
+# above), because the store needs them to end in good order; `atexit` would be too late.
+_register_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+_register_exit(_stop_all_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all_after_fork)
