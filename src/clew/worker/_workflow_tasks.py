@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -253,7 +254,12 @@ class WorkflowTasks:
         self._route(await codec.decode_task(task))
 
     async def _complete_history(self, run: _Run, task: WorkflowTask) -> None:
-        first_known = task.events[0].event_id if task.events else max(task.previous_started_event_id + 1, 1)
+        if task.events:
+            first_known = task.events[0].event_id
+        elif task.query is not None:
+            first_known = sys.maxsize  # What its latest workflow task left behind is needed too, so all there is.
+        else:
+            first_known = max(task.previous_started_event_id + 1, 1)
         events = await self._fetch(task, first_known)
         whole = msgspec.structs.replace(task, events=(*events, *task.events), is_partial=False)
         if self._codec is not None:
@@ -286,7 +292,7 @@ class WorkflowTasks:
                 await asyncio.sleep(TICK_SECONDS)
                 continue
             events.extend(event for event in page.events if event.event_id < before_event_id)
-            if not page.events:
+            if not page.events or page.next_event_id == 0:
                 break
             next_id = page.events[-1].event_id + 1
         return events
