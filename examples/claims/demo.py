@@ -49,9 +49,9 @@ class Settings:
     kill_count: int = 6
     seed: int = 1
     day_seconds: float = 0.5
-    spread_seconds: float = 12.0
+    spread_seconds: float = 15.0
     deadline_seconds: float = 120.0
-    life_seconds: tuple[float, float] = (0.4, 3.0)
+    life_seconds: tuple[float, float] = (0.3, 2.4)
 
 
 @dataclass(frozen=True)

@@ -220,4 +220,9 @@ def format_history(record: ClaimRecord) -> str:
 def pick_example(records: Iterable[ClaimRecord]) -> ClaimRecord | None:
     """The paid claim with the most to tell."""
     paid = [record for record in records if record.result and record.result.outcome is Outcome.PAID]
-    return max(paid, key=lambda record: (count_retries(record.events), len(record.events)), default=None)
+    return max(paid, key=_eventfulness, default=None)
+
+
+def _eventfulness(record: ClaimRecord) -> tuple[bool, int, int]:
+    has_assessor = record.result is not None and record.result.assessor is not None
+    return has_assessor, count_retries(record.events), len(record.events)
