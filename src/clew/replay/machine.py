@@ -1,0 +1,565 @@
+"""The workflow machine: one run's code against its history.
+
+Owns: the order in which history is applied, what is replayed and what is live, and the answer to each workflow task.
+Never: reads a clock, waits, or touches a thread; knows queues, leases or the store.
+
+How it works: history is a sequence of workflow tasks. What lies between two of them is applied to the code as one
+*activation* at the later one, with that task's time. If a WorkflowTaskCompleted follows, the activation is replayed and
+its requests must match the events after it; if the task is the one at hand, it is live and its requests are the answer.
+The order within an activation (docs/adr/0009):
+
+1. Events are applied one after the other in the order of history, and after each the code runs until it can go no further.
+   So what the code sees is what had happened, in the order in which it happened, however events fell into tasks.
+2. `run` itself stands back until the signals that came with the task have reached their handlers. So it can not end, or
+   continue as new, over a signal it has not seen. In the first activation it stands back for updates as well: handlers come
+   before the first line of `run`, but after ``__init__``.
+3. Updates are applied at the place in history at which they were admitted.
+4. Queries are answered at the end.
+
+A machine whose activation failed must not be used again: the next task rebuilds the run from its history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, cast, final
+
+from clew.common import RawValue, VersioningBehavior
+from clew.converter import decode_arguments
+from clew.converter.payload_converter import PayloadConverter
+from clew.exceptions import NondeterminismError, RestrictedWorkflowAccessError
+from clew.model import events as e
+from clew.model.inputs import (
+    CompleteWorkflowTaskRequest,
+    FailWorkflowTaskRequest,
+    QueryResult,
+    UpdateAcceptance,
+    UpdateCompletion,
+)
+from clew.model.limits import LIMITS_DEFAULT, Limits
+from clew.model.payload import from_stored
+from clew.replay import commands as requests
+from clew.replay import guard, ordering, stacks
+from clew.replay.burial import bury
+from clew.replay.loop import WorkflowLoop
+from clew.replay.matching import COMMAND_EVENTS, Ledger, to_commands
+from clew.replay.options import ActivationResult, MachineOptions, NondeterminismPolicy
+from clew.replay.outbound import RUN_CANCELLED
+from clew.replay.outcome import Outcome, decide_outcome, deciding_leaf
+from clew.replay.resolutions import Resolutions
+from clew.replay.runtime import WorkflowRuntime, _Continue
+from clew.replay.values import FailureConverter, Values, from_header
+from clew.service.requests import AnswerQueryRequest, WorkflowTask
+from clew.workflow import unsafe
+from clew.workflow._definition import Definition
+from clew.workflow._interceptor import ExecuteWorkflowInput
+
+_log: Final = logging.getLogger("clew.workflow")
+
+_IGNORED: Final = frozenset(
+    (
+        e.WorkflowTaskScheduled,
+        e.WorkflowTaskTimedOut,
+        e.ActivityTaskStarted,
+        e.WorkflowExecutionOptionsUpdated,
+        e.WorkflowExecutionPaused,
+        e.WorkflowExecutionUnpaused,
+        e.WorkflowExecutionTerminated,
+        e.WorkflowExecutionTimedOut,
+    )
+)
+"""Events that mean nothing to workflow code."""
+
+ordering.install()
+unsafe.set_guard_suspension(guard.suspended)
+
+
+@final
+class WorkflowMachine:
+    """One run.
+
+    Args:
+        definition: The workflow.
+        namespace: Of the run.
+        task_queue: Of the worker, for requests that name none.
+        workflow_id: Of the run.
+        run_id: Of the run.
+        workflow_type: Of the run; another than the definition's name if that is dynamic.
+        payload_converter: Values to payloads.
+        failure_converter: Exceptions to failures.
+        limits: Of the namespace.
+        options: Of the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        definition: Definition,
+        namespace: str,
+        task_queue: str,
+        workflow_id: str,
+        run_id: str,
+        workflow_type: str,
+        payload_converter: PayloadConverter,
+        failure_converter: FailureConverter,
+        limits: Limits = LIMITS_DEFAULT,
+        options: MachineOptions | None = None,
+    ) -> None:
+        self._options = options or MachineOptions()
+        self._definition = definition
+        self._label = f"{workflow_type} {workflow_id}"
+        values = Values(payload_converter, failure_converter, limits)
+        self._ledger = Ledger(self._where)
+        self._runtime = WorkflowRuntime(
+            definition, namespace, task_queue, workflow_id, run_id, workflow_type, values, self._ledger,
+            self._options, self._cancel_again,
+        )  # fmt: skip
+        self._loop: WorkflowLoop = self._runtime.loop
+        self._handlers = self._runtime.handlers
+        self._main: asyncio.Task[Any] | None = None
+        self._close: requests.Pending | None = None
+        self._holds_main = False
+        self._cancels_after_release = False
+        self._cancels_again = False
+        self._is_cancel_requested = False
+        self._is_broken = False
+        self._acceptances: dict[str, UpdateAcceptance] = {}
+        self._admitted: dict[str, e.UpdateRequest] = {}
+        self._apply: dict[type[e.BaseEvent], Callable[[Any], None]] = {
+            e.WorkflowExecutionStarted: self._apply_started,
+            e.WorkflowExecutionSignaled: self._handlers.apply_signal,
+            e.WorkflowExecutionCancelRequested: self._apply_cancel_requested,
+            e.WorkflowExecutionUpdateAdmitted: self._apply_update_admitted,
+            e.WorkflowTaskFailed: self._apply_task_failed,
+            **Resolutions(self._ledger, self._loop, values).handlers(),
+        }
+        self.cached_through_event_id = 0
+        """The last event that has been applied: that a partial task's events begin right after it is the caller's part."""
+        if self._options.is_guarded:
+            _install_guard(definition)
+
+    # --- tasks ---------------------------------------------------------------------------------------------------------
+
+    def activate(self, task: WorkflowTask) -> ActivationResult:
+        """Apply a workflow task and give its answer. Runs user code; never raises for what that does."""
+        assert not self._is_broken, "a machine is not used again after its activation failed or it was evicted"
+        before = self._loop.enter()
+        if self._options.is_guarded:
+            guard.enter(self._label)
+        try:
+            return self._activate(task)
+        except NondeterminismError as error:
+            return self._fail_nondeterministic(task, error)
+        except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
+            return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
+        finally:
+            if self._options.is_guarded:
+                guard.exit()
+            self._loop.leave(before)
+
+    def replay(self, events: Sequence[e.Event]) -> None:
+        """Replay a recorded history, wherever it ends, and compare it with what the code does.
+
+        Raises:
+            NondeterminismError: Code and history do not fit each other.
+            Exception: What the code raised that is no failure of the run.
+        """
+        before = self._loop.enter()
+        if self._options.is_guarded:
+            guard.enter(self._label)
+        try:
+            rest = self._feed(events, 0, ())
+            for event in rest:
+                self._take(event)
+        finally:
+            if self._options.is_guarded:
+                guard.exit()
+            self._loop.leave(before)
+
+    def evict(self) -> None:
+        """Leave the cache: forget the run without running any of its code, in bounded time."""
+        if self._loop.is_dead:
+            return
+        self._is_broken = True
+        roots = self._loop.clear()
+        roots += list(self._runtime.conditions)
+        roots.append(getattr(self._runtime.instance(), "__dict__", None))
+        bury(root for root in roots if root is not None)
+        self._runtime.conditions.clear()
+        self._main = None
+
+    def stack(self) -> str:
+        """Give the stacks of all waiting coroutines, with source lines."""
+        return stacks.stack_text(self._loop.tasks)
+
+    def waiting_on(self) -> tuple[str, ...]:
+        """Give one line for each thing the run waits for."""
+        return (*stacks.waiting_on(self._loop.tasks), *self._handlers.undelivered())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run has asked to end."""
+        return self._close is not None
+
+    def _activate(self, task: WorkflowTask) -> ActivationResult:
+        is_query_only = task.query is not None
+        self._acceptances.clear()
+        self._handlers.rejections.clear()
+        rest = self._feed(task.events, 0 if is_query_only else task.started_event_id, task.messages)
+        if task.query is not None:
+            result = self._answer(task.query)
+            return ActivationResult(
+                completion=AnswerQueryRequest(token=task.token, result=result),
+                is_closed=self.is_closed,
+                is_replaying=True,
+            )
+        if rest or self.cached_through_event_id != task.started_event_id:
+            raise RuntimeError(
+                f"The workflow task of {self._label} names event {task.started_event_id} as its start, but its events end "
+                f"at {task.events[-1].event_id if task.events else 'nothing'} after {self.cached_through_event_id}."
+            )
+        asked = self._asked
+        answers = tuple(self._answer(query) for query in task.queries)
+        completion = CompleteWorkflowTaskRequest(
+            token=task.token,
+            commands=to_commands(asked),
+            acceptances=tuple(self._acceptances.values()),
+            rejections=tuple(self._handlers.rejections),
+            completions=tuple(
+                UpdateCompletion(message_id=r.message_id, update_id=r.update_id, outcome=r.outcome)
+                for r in asked
+                if isinstance(r, requests.CompleteUpdate)
+            ),
+            query_results=answers,
+            versioning_behavior=self._versioning_behavior(),
+            waiting_on=() if self._close is not None or not self._options.reports_waiting else self.waiting_on(),
+        )
+        return ActivationResult(completion=completion, is_closed=self._close is not None)
+
+    def _versioning_behavior(self) -> VersioningBehavior:
+        own = self._definition.versioning_behavior
+        return own if own is not VersioningBehavior.UNSPECIFIED else self._options.versioning_behavior
+
+    def _answer(self, query: Any) -> QueryResult:
+        runtime = self._runtime
+        outer, runtime.is_querying = runtime.is_replaying_now, True
+        runtime.is_replaying_now = True
+        try:
+            return self._handlers.answer(query)
+        finally:
+            runtime.is_replaying_now, runtime.is_querying = outer, False
+
+    # --- history -------------------------------------------------------------------------------------------------------
+
+    _asked: Sequence[Any] = ()
+    """What the latest activation asked for."""
+
+    def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> list[e.Event]:
+        """Apply events task by task; give back those after the last task that could be applied."""
+        first = self.cached_through_event_id
+        pending: list[e.Event] = []
+        count = len(events)
+        for index, event in enumerate(events):
+            if event.event_id <= first:
+                continue
+            pending.append(event)
+            if type(event) is not e.WorkflowTaskStarted:
+                continue
+            is_live = event.event_id == live_event_id
+            is_recorded = index + 1 < count and type(events[index + 1]) is e.WorkflowTaskCompleted
+            if is_live or is_recorded:
+                recorded = () if is_live else _recorded_requests(events, index + 2)
+                self._run_task(pending, event, is_live, recorded, messages if is_live else ())
+                self.cached_through_event_id = event.event_id
+                pending = []
+        return pending
+
+    def _run_task(
+        self,
+        events: list[e.Event],
+        task_event: e.WorkflowTaskStarted,
+        is_live: bool,
+        recorded: Sequence[Any],
+        messages: Sequence[Any],
+    ) -> None:
+        """Apply what lies between two workflow tasks."""
+        runtime, loop = self._runtime, self._loop
+        jobs = [event for event in events if self._take(event)]
+        if self._ledger.has_unmatched:
+            self._ledger.check_all_matched(task_event)
+        runtime.is_replaying_now = loop.is_replaying = not is_live
+        runtime.time = task_event.event_time
+        runtime.task_event = task_event
+        loop.time_seconds = task_event.event_time.timestamp()
+        self._ledger.begin()
+        updates = list(messages)
+        if recorded:
+            updates += self._look_ahead(recorded)
+        else:
+            runtime.out.recorded_ids = frozenset()
+        self._apply_jobs(jobs, [(_position(u, task_event), u) for u in updates])
+        self._asked = self._ledger.finish(self._close)
+
+    def _take(self, event: e.Event) -> bool:
+        """Compare an event that records a request; say whether it is something to apply."""
+        kind = type(event)
+        if kind in COMMAND_EVENTS:
+            self._ledger.match(event)
+            return False
+        if kind in self._apply:
+            if self._ledger.has_unmatched:
+                self._ledger.check_all_matched(event)
+            return True
+        if kind is e.WorkflowTaskCompleted or kind is e.WorkflowTaskStarted or kind in _IGNORED:
+            return False
+        raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind.__name__}. Update the worker.")
+
+    def _look_ahead(self, recorded: Sequence[Any]) -> list[Any]:
+        """Read what the task left behind that its code needs to know while it runs: patches and accepted updates."""
+        runtime = self._runtime
+        ids: set[str] = set()
+        updates: list[Any] = []
+        for event in recorded:
+            kind = type(event)
+            if kind is e.ActivityTaskScheduled:
+                ids.add(event.activity_id)
+            elif kind is e.MarkerRecorded:
+                patch_id = requests.patch_id_of(event)
+                if patch_id:
+                    runtime.recorded_patches.add(patch_id)
+            elif kind is e.WorkflowExecutionUpdateAccepted:
+                updates.append(event)
+        runtime.out.recorded_ids = ids
+        return updates
+
+    def _apply_jobs(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
+        """Apply events in order, updates at their places; see the module for the order."""
+        hold_through = max((job.event_id for job in jobs if type(job) is e.WorkflowExecutionSignaled), default=0)
+        if self._main is None and updates:
+            hold_through = max(hold_through, updates[-1][0])
+        self._holds_main = hold_through > 0
+        if self._holds_main and self._main is not None:
+            self._loop.hold(self._main)
+        apply = self._apply
+        for job in jobs:
+            while updates and updates[0][0] < job.event_id:
+                self._apply_update(updates.pop(0)[1])
+                self._settle()
+            if self._holds_main and job.event_id > hold_through:
+                self._release()
+            apply[type(job)](job)
+            self._settle()
+        for _, update in updates:
+            if self._holds_main and _ > hold_through:
+                self._release()
+            self._apply_update(update)
+            self._settle()
+        if self._holds_main:
+            self._release()
+
+    def _release(self) -> None:
+        self._holds_main = False
+        self._loop.release()
+        self._settle()
+        if self._cancels_after_release:
+            self._cancels_after_release = False
+            self._cancel_main()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Run the code until it can go no further; then see whether it has come to its end."""
+        loop, runtime = self._loop, self._runtime
+        while True:
+            loop.run_until_idle()
+            if runtime.conditions and runtime.check_conditions():
+                continue
+            if not self._cancels_again:
+                break
+            self._cancels_again = False
+            if self._main is not None and not self._main.done():
+                self._main.uncancel()
+                self._cancel_main()
+        if runtime.error is not None:
+            raise runtime.error
+        if self._close is None:
+            if runtime.failure is not None:
+                self._end_with(runtime.failure)
+            elif self._main is not None and self._main.done():
+                self._end(self._main)
+
+    # --- what is applied -----------------------------------------------------------------------------------------------
+
+    def _apply_started(self, event: e.WorkflowExecutionStarted) -> None:
+        runtime, definition = self._runtime, self._definition
+        runtime.first_task_time = runtime.time
+        runtime.begin(event)
+        try:
+            args = self._run_arguments(event)
+            instance = self._loop.context.copy().run(definition.cls, *(args if definition.has_init else ()))
+            runtime.set_instance(instance)
+        except Exception as error:
+            self._end_with(error)
+            return
+        if runtime.inbound_chain is not None:
+            asked = ExecuteWorkflowInput(definition.cls, definition.run_fn, args, from_header(event.header))
+            work = runtime.inbound_chain.execute_workflow(asked)
+        else:
+            work = cast("Coroutine[Any, Any, Any]", definition.run_fn(instance, *args))
+        self._main = self._loop.create_task(work, name="run", context=self._main_context())
+        if self._holds_main:
+            self._loop.hold(self._main)
+
+    def _main_context(self) -> Any:
+        context = self._loop.context.copy()
+        if self._runtime.inbound_chain is not None:
+            context.run(_mark_interceptor)
+        return context
+
+    def _run_arguments(self, event: e.WorkflowExecutionStarted) -> Sequence[Any]:
+        if self._definition.is_dynamic:
+            return ([RawValue(from_stored(stored)) for stored in event.input],)
+        what = f"workflow {self._runtime.workflow_type!r}"
+        return decode_arguments(self._runtime.values.payload_converter, event.input, self._definition.signature, what)
+
+    def _apply_cancel_requested(self, event: e.WorkflowExecutionCancelRequested) -> None:
+        self._runtime.cancel_reason = event.cause
+        self._is_cancel_requested = True
+        if self._holds_main:
+            self._cancels_after_release = True
+        else:
+            self._cancel_main()
+
+    def _cancel_main(self) -> None:
+        if self._main is not None:
+            self._main.cancel(RUN_CANCELLED)
+
+    def _cancel_again(self) -> None:
+        self._cancels_again = self._is_cancel_requested
+
+    def _apply_task_failed(self, event: e.WorkflowTaskFailed) -> None:
+        if event.cause is e.WorkflowTaskFailedCause.RESET_WORKFLOW and event.new_run_id:
+            self._runtime.reseed(event.new_run_id)
+
+    def _apply_update_admitted(self, event: e.WorkflowExecutionUpdateAdmitted) -> None:
+        self._admitted[event.request.update_id] = event.request
+
+    def _apply_update(self, update: Any) -> None:
+        """Apply an update that was sent with the task, or that history says was accepted then."""
+        if isinstance(update, e.WorkflowExecutionUpdateAccepted):
+            request = update.accepted_request or self._admitted.get(update.protocol_instance_id)
+            if request is None:
+                raise RuntimeError(
+                    f"Event {update.event_id} accepts update {update.protocol_instance_id!r}, but history has no request "
+                    "of that id."
+                )
+            self._handlers.apply_update(request, is_recorded=True)
+            return
+        acceptance = self._handlers.apply_update(update.request, is_recorded=False)
+        if acceptance is not None:
+            self._acceptances[acceptance.message_id] = UpdateAcceptance(
+                message_id=acceptance.message_id,
+                update_id=acceptance.update_id,
+                request=update.request,
+                sequencing_event_id=_position(update, self._runtime.task_event),
+            )
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    def _end(self, main: asyncio.Task[Any]) -> None:
+        try:
+            result = main.result()
+        except BaseException as error:  # noqa: BLE001 (the outcome rule decides)
+            self._end_with(error)
+            return
+        values = self._runtime.values
+        payloads = (
+            values.encode((result,), "result of workflow", self._runtime.workflow_type) if result is not None else ()
+        )
+        self._close_with(requests.Complete(payloads))
+
+    def _end_with(self, error: BaseException) -> None:
+        types = self._runtime.failure_types
+        outcome = decide_outcome(error, is_cancel_requested=self._is_cancel_requested, failure_types=types)
+        if outcome is Outcome.TASK_FAILURE:
+            leaf = deciding_leaf(error, types)
+            if leaf is not error:
+                leaf.add_note("It decided that the workflow task fails, not the run, since it is no failure exception.")
+            raise error if isinstance(error, Exception) else RuntimeError(f"Workflow code raised {error!r}.") from error
+        if outcome is Outcome.CONTINUE_AS_NEW:
+            assert isinstance(error, _Continue), "only workflow.continue_as_new makes it"
+            self._close_with(requests.ContinueAsNew(error.command))
+        elif outcome is Outcome.CANCEL:
+            self._close_with(requests.Cancel())
+        else:
+            self._close_with(requests.Fail(self._runtime.values.to_failure(error)))
+
+    def _close_with(self, close: requests.Pending) -> None:
+        close.born = self._ledger.activation
+        self._close = close
+        if not self._runtime.is_replaying_now:
+            self._handlers.warn_unfinished()
+
+    def _fail_nondeterministic(self, task: WorkflowTask, error: NondeterminismError) -> ActivationResult:
+        is_failing = self._options.nondeterminism_policy is NondeterminismPolicy.FAIL or isinstance(
+            error, self._runtime.failure_types
+        )
+        if is_failing and task.query is None and not isinstance(error, RestrictedWorkflowAccessError):
+            self._is_broken = True
+            fail = requests.Fail(self._runtime.values.to_failure(error))
+            completion = CompleteWorkflowTaskRequest(token=task.token, commands=(fail.to_command(),))
+            return ActivationResult(completion=completion, is_closed=True)
+        return self._fail(task, error, e.WorkflowTaskFailedCause.NON_DETERMINISTIC_ERROR)
+
+    def _fail(self, task: WorkflowTask, error: Exception, cause: e.WorkflowTaskFailedCause) -> ActivationResult:
+        self._is_broken = True
+        failure = self._runtime.values.to_failure(error)
+        if task.query is not None:
+            result = QueryResult(query_id=task.query.query_id, failure=failure)
+            return ActivationResult(completion=AnswerQueryRequest(token=task.token, result=result), is_replaying=True)
+        completion = FailWorkflowTaskRequest(token=task.token, cause=cause, failure=failure)
+        return ActivationResult(completion=completion)
+
+    def _where(self) -> str:
+        lines = stacks.waiting_on(self._loop.tasks)
+        return lines[0].partition(" @ ")[2] if lines else ""
+
+
+def _mark_interceptor() -> None:
+    from clew.replay.chance import is_in_interceptor
+
+    is_in_interceptor.set(True)
+
+
+def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
+    """Give the events, from `first` on, that record the requests of one task."""
+    last = first
+    while last < len(events) and type(events[last]) in COMMAND_EVENTS:
+        last += 1
+    return events[first:last]
+
+
+def _position(update: Any, task_event: e.WorkflowTaskStarted) -> int:
+    """Give the event after which an update is applied."""
+    position = (
+        update.accepted_request_sequencing_event_id
+        if isinstance(update, e.WorkflowExecutionUpdateAccepted)
+        else update.sequencing_event_id
+    )
+    return position or task_event.event_id - 1
+
+
+_guarded_modules_count = 0
+
+
+def _install_guard(definition: Definition) -> None:
+    """Set the guard up; again when modules came in since, which may have bound what it stands in for."""
+    import sys
+
+    global _guarded_modules_count
+    count = len(sys.modules)
+    if count != _guarded_modules_count:
+        _guarded_modules_count = count
+        guard.install()
+        guard.adopt(definition.cls.__module__)

@@ -1,0 +1,189 @@
+"""Requests of workflow code against recorded events: the check that makes replay safe (law 5).
+
+Owns: `Ledger`, the requests of the activation at hand in their order, and their comparison with history.
+Never: applies an outcome (``resolutions`` does), decides what a mismatch does to the run (the machine does).
+
+How it works: an activation leaves an ordered list of requests. The events that record them stand right after that task's
+WorkflowTaskCompleted, in the same order, whether the task was replayed or live. So when the next events come in, each
+command event takes the next request off the list; it must be of the same kind with the same identity. Requests that came
+to nothing within their own activation (a timer started and cancelled, an activity whose outcome had arrived when it was
+cancelled) are dropped on both occasions, since the same events led to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from clew.exceptions import NondeterminismError
+from clew.model import commands as c
+from clew.model import events as e
+from clew.replay.commands import (
+    LOCAL_ACTIVITY_MARKER,
+    OpenRequests,
+    Pending,
+    StartTimer,
+    is_deprecated_patch,
+    patch_id_of,
+)
+
+COMMAND_EVENTS: Final = frozenset(
+    (
+        e.ActivityTaskScheduled,
+        e.ActivityTaskCancelRequested,
+        e.TimerStarted,
+        e.TimerCanceled,
+        e.MarkerRecorded,
+        e.StartChildWorkflowExecutionInitiated,
+        e.SignalExternalWorkflowExecutionInitiated,
+        e.RequestCancelExternalWorkflowExecutionInitiated,
+        e.UpsertWorkflowSearchAttributes,
+        e.WorkflowPropertiesModified,
+        e.WorkflowExecutionUpdateAccepted,
+        e.WorkflowExecutionUpdateCompleted,
+        e.WorkflowExecutionCompleted,
+        e.WorkflowExecutionFailed,
+        e.WorkflowExecutionCanceled,
+        e.WorkflowExecutionContinuedAsNew,
+    )
+)
+"""Events that record a request of workflow code (semantics 2.3)."""
+
+DOCS: Final = "docs/how-to/nondeterminism.md"
+
+
+@final
+class Ledger:
+    """The requests of one run.
+
+    Args:
+        where: Tells the line at which the code of the run waits, for messages.
+    """
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        self._where = where
+        self._asked: list[Pending] = []
+        self._unmatched: list[Pending] = []
+        self._matched_count = 0
+        self.activation = 0
+        """Number of the activation at hand."""
+        self.open = OpenRequests()
+
+    def add(self, pending: Pending) -> None:
+        """Take the next request of workflow code."""
+        pending.born = self.activation
+        self._asked.append(pending)
+
+    def drop(self, pending: Pending) -> bool:
+        """Withdraw a request if the engine has not heard of it; say whether that was so."""
+        if pending.born == self.activation:
+            pending.is_dropped = True
+            return True
+        return False
+
+    def begin(self) -> None:
+        """Begin the next activation."""
+        self.activation += 1
+
+    def finish(self, close: Pending | None) -> list[Pending]:
+        """End the activation; what it asked for waits for its events.
+
+        Args:
+            close: The end of the run, if it came; it stands last whenever in the activation it came.
+        """
+        asked = [p for p in self._asked if not p.is_dropped]
+        self._asked.clear()
+        if close is not None:
+            asked.append(close)
+        self._unmatched = asked
+        self._matched_count = 0
+        return asked
+
+    # --- history comes in ----------------------------------------------------------------------------------------------
+
+    def match(self, event: Any) -> None:
+        """Take the event that records the next request.
+
+        Raises:
+            NondeterminismError: It records another request, or there is none.
+        """
+        position, unmatched = self._matched_count, self._unmatched
+        pending = unmatched[position] if position < len(unmatched) else None
+        if pending is not None and pending.event_type is type(event):
+            differences = pending.differences(event)
+            if not differences:
+                self._matched_count = position + 1
+                pending.record(event.event_id, self.open)
+                return
+        else:
+            differences = []
+        if is_skippable(event):
+            return
+        raise self._mismatch(event, pending, differences)
+
+    def check_all_matched(self, event: e.BaseEvent) -> None:
+        """Make sure that history records every request; `event` is the first that records none.
+
+        Raises:
+            NondeterminismError: One is missing.
+        """
+        if self._matched_count < len(self._unmatched):
+            raise self._mismatch(event, self._unmatched[self._matched_count], [])
+
+    @property
+    def has_unmatched(self) -> bool:
+        """Whether requests still wait for their events."""
+        return self._matched_count < len(self._unmatched)
+
+    def _mismatch(self, event: e.BaseEvent, pending: Pending | None, differences: list[str]) -> NondeterminismError:
+        is_recorded = type(event) in COMMAND_EVENTS
+        recorded = f"{type(event).__name__} (event {event.event_id}){_identity(event)}"
+        if not is_recorded:
+            recorded = f"nothing (the next event is {recorded})"
+        attempted = pending.describe() if pending is not None else "nothing"
+        place = (pending.place() if pending is not None else "") or self._where()
+        message = (
+            f"Workflow code no longer fits its history at event {event.event_id}. Recorded: {recorded}. "
+            f"Attempted: {attempted}{f' at {place}' if place else ''}."
+            + "".join(f" Differs in {difference}." for difference in differences)
+            + _hint(event, pending)
+            + f" Put the former code back, or guard the change with workflow.patched(). See {DOCS}."
+        )
+        return NondeterminismError(
+            message,
+            event_id=event.event_id,
+            recorded=recorded,
+            attempted=attempted,
+            differences=differences,
+            source_line=place,
+        )
+
+
+def is_skippable(event: Any) -> bool:
+    """Whether a recorded event needs no request: a deprecated patch, or a marker that goes by its own id."""
+    return type(event) is e.MarkerRecorded and (
+        is_deprecated_patch(event) or event.marker_name == LOCAL_ACTIVITY_MARKER
+    )
+
+
+def _identity(event: Any) -> str:
+    names = ("activity_type", "activity_id", "timer_id", "workflow_type", "workflow_id", "signal_name", "update_id")
+    found = [f"{name} {getattr(event, name)!r}" for name in names if hasattr(event, name)]
+    if isinstance(event, e.MarkerRecorded):
+        found.append(f"marker {event.marker_name!r} {patch_id_of(event)}".rstrip())
+    return f" of {', '.join(found)}" if found else ""
+
+
+def _hint(event: e.BaseEvent, pending: Pending | None) -> str:
+    """What usually is behind it, where that can be told."""
+    if isinstance(pending, StartTimer) != isinstance(event, e.TimerStarted):
+        return (
+            " A timer was added or removed; a duration that turned from zero or less to more than zero, or back, does that:"
+            " only positive ones start a timer."
+        )
+    return ""
+
+
+def to_commands(requests: list[Pending]) -> tuple[c.Command, ...]:
+    """Give the commands for the engine."""
+    return tuple([request.to_command() for request in requests])

@@ -1,0 +1,87 @@
+"""What a worker gives a machine, and what it gets back.
+
+Owns: `MachineOptions` and `ActivationResult`. Never: behaviour.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from clew.common import MetricMeter, VersioningBehavior, WorkerDeploymentVersion
+from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest
+from clew.model.payload import Payloads
+from clew.service.requests import AnswerQueryRequest
+from clew.workflow._interceptor import StartLocalActivityInput, WorkflowInboundInterceptor
+
+
+class NondeterminismPolicy(enum.Enum):
+    """What a mismatch between code and history does to the run."""
+
+    SUSPEND = "suspend"
+    """It fails the workflow task, so that a deployment heals the run."""
+    FAIL = "fail"
+    """It fails the run."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """How runs of one worker are run.
+
+    Args:
+        failure_exception_types: Exceptions that fail any run of the worker in place of the workflow task.
+        nondeterminism_policy: What a mismatch does.
+        interceptors: Classes of inbound interceptors, outermost first.
+        extern_functions: What interceptors offer to workflow code.
+        is_guarded: Whether the determinism guard watches activations.
+        reports_waiting: Whether answers say where the code waits (`CompleteWorkflowTaskRequest.waiting_on`).
+        deployment_version: Of the worker.
+        versioning_behavior: Of workflows that name none.
+        metric_meter: Where metrics go; None drops them.
+        is_eager: Whether activities may be handed to this worker with the answer to its task.
+    """
+
+    failure_exception_types: Sequence[type[BaseException]] = ()
+    nondeterminism_policy: NondeterminismPolicy = NondeterminismPolicy.SUSPEND
+    interceptors: Sequence[type[WorkflowInboundInterceptor]] = ()
+    extern_functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    is_guarded: bool = True
+    reports_waiting: bool = True
+    deployment_version: WorkerDeploymentVersion | None = None
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    metric_meter: MetricMeter | None = None
+    is_eager: bool = True
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LocalActivityRequest:
+    """A local activity that the worker is to run (see `WorkflowMachine.resolve_local_activity`)."""
+
+    sequence: int
+    activity_id: str
+    activity_type: str
+    input: StartLocalActivityInput
+    payloads: Payloads
+    attempt: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationResult:
+    """What came of one workflow task.
+
+    Args:
+        completion: The answer to the task.
+        is_closed: Whether the run has asked to end; there is no use in keeping it.
+        is_replaying: Whether the task only rebuilt what had happened.
+        local_activities: Local activities to run before the task is answered.
+    """
+
+    completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest
+    is_closed: bool = False
+    is_replaying: bool = False
+    local_activities: tuple[LocalActivityRequest, ...] = ()

@@ -1,0 +1,103 @@
+"""Where the code of a run stands.
+
+Owns: walking suspended coroutines, for people. Never: runs or changes anything.
+
+How it works: a suspended task is a chain of coroutines, each awaiting the next. The innermost frame that is not ours or
+asyncio's is the line a person wants; the name of what it called says what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from clew.replay.commands import is_internal
+
+LINES_MAX: Final = 20
+"""Waiting coroutines listed for one run."""
+
+_HIDDEN: Final = frozenset(("__aenter__", "__aexit__", "_wait", "_bare_wait", "wait_for"))
+
+
+def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """Give the frames of a suspended task, outermost first."""
+    coroutine: Any = task.get_coro()
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            frame = getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            yield frame
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
+    """Give what a task waits for, and in which line of the user's code; None if it is in no such code."""
+    what = "await"
+    found: tuple[CodeType, int] | None = None
+    coroutine: Any = task.get_coro()
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None)
+        if frame is None:
+            break
+        code = frame.f_code
+        if not is_internal(code):
+            found, what = (code, frame.f_lineno), "await"
+        elif what == "await" and found is not None:
+            what = code.co_name
+        coroutine = coroutine.cr_await
+    return None if found is None else (what, *found)
+
+
+def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
+    """Give one line, ``what @ file:line``, for each waiting task."""
+    lines: dict[str, None] = {}
+    for task in tasks:
+        place = where(task)
+        if place is not None:
+            what, code, number = place
+            lines[f"{what} @ {code.co_filename}:{number} in {code.co_qualname}"] = None
+            if len(lines) >= LINES_MAX:
+                break
+    return tuple(lines)
+
+
+def stack_text(tasks: Iterable[asyncio.Task[Any]]) -> str:
+    """Give the stacks of all waiting tasks, with source lines, as tracebacks look."""
+    parts: list[str] = []
+    for task in tasks:
+        lines = [f"Stack of {task.get_name()} (most recent call last):"]
+        for frame in frames_of(task):
+            code = frame.f_code
+            lines.append(f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}')
+            source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+            if source:
+                lines.append(f"    {source}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def enhanced_stack(tasks: Iterable[asyncio.Task[Any]]) -> dict[str, Any]:
+    """Give the same as data, with the source files, in the shape of the published query."""
+    sources: dict[str, list[dict[str, Any]]] = {}
+    stacks: list[dict[str, Any]] = []
+    for task in tasks:
+        locations: list[dict[str, Any]] = []
+        for frame in frames_of(task):
+            code = frame.f_code
+            locations.append(
+                {
+                    "file_path": code.co_filename,
+                    "line": frame.f_lineno,
+                    "function_name": code.co_qualname,
+                    "internal_code": is_internal(code),
+                }
+            )
+            if not is_internal(code) and code.co_filename not in sources:
+                text = "".join(linecache.getlines(code.co_filename, frame.f_globals))
+                sources[code.co_filename] = [{"line_offset": 0, "content": text}]
+        stacks.append({"locations": locations})
+    return {"sdk": {"name": "clew", "version": ""}, "sources": sources, "stacks": stacks}
