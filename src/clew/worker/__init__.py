@@ -8,6 +8,7 @@ from clew.worker._activity_interceptor import (
     ExecuteActivityInput,
 )
 from clew.worker._interceptor import Interceptor, WorkflowInterceptorClassInput
+from clew.worker._replayer import Replayer, WorkflowReplayResult, WorkflowReplayResults
 from clew.worker._settings import WorkerDeploymentConfig
 from clew.worker._worker import Worker
 from clew.workflow._interceptor import (
@@ -35,6 +36,7 @@ __all__ = [
     "HandleSignalInput",
     "HandleUpdateInput",
     "Interceptor",
+    "Replayer",
     "SignalChildWorkflowInput",
     "SignalExternalWorkflowInput",
     "StartActivityInput",
@@ -45,4 +47,6 @@ __all__ = [
     "WorkflowInboundInterceptor",
     "WorkflowInterceptorClassInput",
     "WorkflowOutboundInterceptor",
+    "WorkflowReplayResult",
+    "WorkflowReplayResults",
 ]

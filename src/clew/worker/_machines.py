@@ -14,6 +14,7 @@ from clew.converter import DataConverter
 from clew.exceptions import ClewError
 from clew.model.inputs import CompleteWorkflowTaskRequest
 from clew.model.limits import Limits
+from clew.model.policies import VersioningBehavior
 from clew.replay import MachineOptions, WorkflowMachine
 from clew.service.requests import WorkflowTask
 from clew.worker._interceptor import Interceptor, WorkflowInterceptorClassInput
@@ -67,6 +68,10 @@ class Machines:
             failure_exception_types=tuple(failure_exception_types),
             interceptors=tuple(classes),
             extern_functions=externs,
+            deployment_version=self._deployment_version,
+            versioning_behavior=(
+                deployment.default_versioning_behavior if deployment is not None else VersioningBehavior.UNSPECIFIED
+            ),
         )
 
     def make(self, task: WorkflowTask) -> WorkflowMachine:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -254,35 +253,28 @@ class WorkflowTasks:
         self._route(await codec.decode_task(task))
 
     async def _complete_history(self, run: _Run, task: WorkflowTask) -> None:
-        if task.events:
-            first_known = task.events[0].event_id
-        elif task.query is not None:
-            first_known = sys.maxsize  # What its latest workflow task left behind is needed too, so all there is.
-        else:
-            first_known = max(task.previous_started_event_id + 1, 1)
-        events = await self._fetch(task, first_known)
-        whole = msgspec.structs.replace(task, events=(*events, *task.events), is_partial=False)
-        if self._codec is not None:
-            # The events that came with the task are decoded already; decoding is for what was fetched.
-            fetched = await self._codec.decode_task(msgspec.structs.replace(whole, events=tuple(events)))
-            whole = msgspec.structs.replace(whole, events=(*fetched.events, *task.events))
-        if run.is_dropped:
-            self._settle()
-            return
-        self._hand_over(run, whole)
+        # A question alone brings no events, and is answered after all that is recorded.
+        events = await self._fetch(task, task.events[0].event_id if task.events else None)
+        if self._codec is not None and events:
+            # What came with the task has been decoded already.
+            bare = WorkflowTask(
+                token=task.token, workflow_type=task.workflow_type, task_queue=task.task_queue, events=tuple(events)
+            )
+            events = list((await self._codec.decode_task(bare)).events)
+        self._hand_over(run, msgspec.structs.replace(task, events=(*events, *task.events), is_partial=False))
 
-    async def _fetch(self, task: WorkflowTask, before_event_id: int) -> list[Event]:
-        """Read the events of a run up to and without `before_event_id`."""
+    async def _fetch(self, task: WorkflowTask, before_event_id: int | None) -> list[Event]:
+        """Read the events of a run, up to and without `before_event_id` if there is one."""
         events: list[Event] = []
         next_id = 1
         deadline = self._loop.time() + task.workflow_task_timeout.total_seconds()
-        while next_id < before_event_id:
+        while next_id and (before_event_id is None or next_id < before_event_id):
             request = GetHistoryRequest(
                 namespace=task.token.namespace,
                 workflow_id=task.token.workflow_id,
                 run_id=task.token.run_id,
                 from_event_id=next_id,
-                events_max=min(FETCH_EVENTS_MAX, before_event_id - next_id),
+                events_max=FETCH_EVENTS_MAX,
             )
             try:
                 page = await self._service.get_history(request)
@@ -291,11 +283,9 @@ class WorkflowTasks:
                     raise
                 await asyncio.sleep(TICK_SECONDS)
                 continue
-            events.extend(event for event in page.events if event.event_id < before_event_id)
-            if not page.events or page.next_event_id == 0:
-                break
-            next_id = page.events[-1].event_id + 1
-        return events
+            events.extend(page.events)
+            next_id = page.next_event_id
+        return [event for event in events if before_event_id is None or event.event_id < before_event_id]
 
     def _fail_before_turn(self, task: WorkflowTask, error: Exception) -> None:
         run = self._runs.get(task.token.run_id)

@@ -1,0 +1,211 @@
+"""Replaying recorded runs against the code at hand, before it is deployed.
+
+Owns: `Replayer` and what it reports. Never: an engine; nothing is executed but workflow code, and that as in the past.
+
+How it works: each history goes through a machine of its own, which compares what the code asks for with what is
+recorded, to the last event of the history. Machines run on a thread of their own, so that workflow code is as far from
+the caller's loop as it is in a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+from clew.converter import DataConverter
+from clew.model.history import WorkflowHistory
+from clew.model.limits import LIMITS_DEFAULT
+from clew.model.payload import Payloads
+from clew.replay import MachineOptions, WorkflowMachine
+from clew.worker import _settings as settings
+from clew.worker._codecs import rewrite
+from clew.worker._interceptor import Interceptor
+from clew.worker._machines import UnknownWorkflowError, interceptor_classes
+
+
+@dataclass(frozen=True)
+class WorkflowReplayResult:
+    """What came of one history.
+
+    Args:
+        history: The history.
+        replay_failure: Why it does not fit the code; None if it does.
+    """
+
+    history: WorkflowHistory
+    replay_failure: Exception | None
+
+
+@dataclass(frozen=True)
+class WorkflowReplayResults:
+    """What came of many histories.
+
+    Args:
+        replay_failures: By run id, of those that do not fit the code.
+    """
+
+    replay_failures: Mapping[str, Exception]
+
+
+@final
+class Replayer:
+    """Replays histories against workflow classes.
+
+    Args:
+        workflows: The classes.
+        namespace: What `workflow.info().namespace` says.
+        task_queue: The queue of activities that name none.
+        data_converter: That of the runs.
+        interceptors: Those of the worker.
+        workflow_failure_exception_types: Those of the worker.
+        workflow_task_executor: Accepted for compatibility and without effect, like the remaining arguments.
+
+    Raises:
+        ValueError: No workflow was given, or one is not a workflow, or two have the same type.
+    """
+
+    def __init__(
+        self,
+        *,
+        workflows: Sequence[type[Any]],
+        namespace: str = "default",
+        task_queue: str = "replay",
+        data_converter: DataConverter | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        workflow_failure_exception_types: Sequence[type[BaseException]] = (),
+        build_id: str | None = None,
+        identity: str | None = None,
+        debug_mode: bool = False,
+        workflow_task_executor: Any = None,
+        workflow_runner: Any = None,
+        unsandboxed_workflow_runner: Any = None,
+        disable_safe_workflow_eviction: bool = False,
+    ) -> None:
+        del build_id, identity, debug_mode, workflow_task_executor, workflow_runner, unsandboxed_workflow_runner
+        del disable_safe_workflow_eviction
+        if not workflows:
+            raise ValueError("The replayer has no workflows. Pass the classes whose histories it is to replay.")
+        self._definitions = settings.read_workflows(workflows)
+        self._namespace = namespace
+        self._task_queue = task_queue
+        self._data_converter = data_converter or DataConverter.default
+        classes, externs = interceptor_classes(interceptors)
+        self._options = MachineOptions(
+            failure_exception_types=tuple(workflow_failure_exception_types),
+            interceptors=tuple(classes),
+            extern_functions=externs,
+            reports_waiting=False,
+        )
+
+    async def replay_workflow(
+        self, history: WorkflowHistory, *, raise_on_replay_failure: bool = True
+    ) -> WorkflowReplayResult:
+        """Replay one history.
+
+        Args:
+            history: Of an open or a closed run.
+            raise_on_replay_failure: Raise what is wrong, rather than return it.
+
+        Raises:
+            NondeterminismError: The code no longer fits the history.
+            UnknownWorkflowError: There is no workflow of the history's type.
+            Exception: What the code raised that is no failure of the run.
+        """
+        failure: Exception | None = None
+        try:
+            decoded = await self._decode(history)
+            await asyncio.to_thread(self._replay, decoded)
+        except Exception as error:
+            if raise_on_replay_failure:
+                raise
+            failure = error
+        return WorkflowReplayResult(history, failure)
+
+    async def replay_workflows(
+        self, histories: AsyncIterator[WorkflowHistory], *, raise_on_replay_failure: bool = True
+    ) -> WorkflowReplayResults:
+        """Replay many histories, one after the other.
+
+        Args:
+            histories: The histories.
+            raise_on_replay_failure: Raise what is wrong with the first that does not fit, rather than go on.
+
+        Raises:
+            Exception: See `replay_workflow`.
+        """
+        failures: dict[str, Exception] = {}
+        async with self.workflow_replay_iterator(histories) as results:
+            async for result in results:
+                if result.replay_failure is None:
+                    continue
+                if raise_on_replay_failure:
+                    raise result.replay_failure
+                failures[result.history.run_id] = result.replay_failure
+        return WorkflowReplayResults(failures)
+
+    @asynccontextmanager
+    async def workflow_replay_iterator(
+        self, histories: AsyncIterator[WorkflowHistory]
+    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
+        """Give an iterator over the results of many histories, as they come."""
+
+        async def results() -> AsyncIterator[WorkflowReplayResult]:
+            async for history in histories:
+                yield await self.replay_workflow(history, raise_on_replay_failure=False)
+
+        iterator = results()
+        try:
+            yield iterator
+        finally:
+            await iterator.aclose()  # type: ignore[attr-defined]
+
+    def _replay(self, history: WorkflowHistory) -> None:
+        machine = self._make_machine(history)
+        try:
+            machine.replay(history.events)
+        finally:
+            machine.evict()
+
+    def _make_machine(self, history: WorkflowHistory) -> WorkflowMachine:
+        started = history.started
+        definition = self._definitions.get(started.workflow_type) or self._definitions.get(None)
+        if definition is None:
+            known = ", ".join(sorted(name for name in self._definitions if name is not None)) or "none"
+            raise UnknownWorkflowError(
+                f"This is a history of workflow {started.workflow_type!r}, but the replayer has: {known}. "
+                "Pass its class in Replayer(workflows=[…])."
+            )
+        return WorkflowMachine(
+            definition=definition,
+            namespace=self._namespace,
+            task_queue=self._task_queue,
+            workflow_id=history.workflow_id or started.workflow_id,
+            run_id=history.run_id,
+            workflow_type=started.workflow_type,
+            payload_converter=self._data_converter.payload_converter,
+            failure_converter=self._data_converter.failure_converter,
+            limits=LIMITS_DEFAULT,
+            options=self._options,
+        )
+
+    async def _decode(self, history: WorkflowHistory) -> WorkflowHistory:
+        if self._data_converter.payload_codec is None:
+            return history
+        found: list[Payloads] = []
+        for event in history.events:
+            rewrite(event, _into(found))
+        decoded = iter([await self._data_converter.decode_stored(payloads) for payloads in found])
+        return WorkflowHistory(
+            history.workflow_id, [rewrite(event, lambda _: next(decoded)) for event in history.events]
+        )
+
+
+def _into(found: list[Payloads]) -> Callable[[Payloads], Payloads]:
+    def collect(payloads: Payloads) -> Payloads:
+        found.append(payloads)
+        return payloads
+
+    return collect
