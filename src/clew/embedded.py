@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from concurrent.futures import thread as _thread_pools  # noqa: F401 - imported for its exit hook, see the end of the file
 from typing import Any, Final, TypeVar, final
 
 from clew.adapters import SystemClock, SystemEntropy, to_ns
@@ -287,8 +287,9 @@ def _forget_all_after_fork() -> None:
     _hosts.clear()
 
 
-# Runs before the interpreter forbids new work to thread pools (whose own hook was registered earlier, by the import
-# above), because the store needs them to end in good order; `atexit` would be too late.
+# Runs before the interpreter forbids new work to thread pools (whose own hook is registered earlier, when they are
+# imported), because the store needs them to end in good order; `atexit` would be too late.
+importlib.import_module("concurrent.futures.thread")
 _register_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 _register_exit(_stop_all_at_exit)
 if hasattr(os, "register_at_fork"):

@@ -5,6 +5,7 @@ Owns: the entry point. Everything else is loaded when the command runs, and need
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -20,9 +21,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; ``docs/reference/cli.md`` lists them.
     """
-    try:
-        import click  # noqa: F401
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("click") is None:
         print(
             "The clew command needs the library click, which is not installed. Install it with: "
             "pip install 'clew[cli]'",

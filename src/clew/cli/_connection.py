@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -85,7 +85,7 @@ _OUTPUT = click.option(
 
 
 @asynccontextmanager
-async def reading(place: Place) -> AsyncIterator[Client]:
+async def reading(place: Place) -> AsyncGenerator[Client, None]:
     """A client that only reads, whoever owns the store.
 
     Raises:
@@ -102,7 +102,7 @@ async def reading(place: Place) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def owning(place: Place, *, may_create: bool = False) -> AsyncIterator[Client]:
+async def owning(place: Place, *, may_create: bool = False) -> AsyncGenerator[Client, None]:
     """A client with the engine in this process.
 
     Args:

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from clew.client import Client
 
 
 @asynccontextmanager
-async def worker_for(client: Client, named: str | None) -> AsyncIterator[None]:
+async def worker_for(client: Client, named: str | None) -> AsyncGenerator[None, None]:
     """Run the worker that `named` makes; none if it is None.
 
     Args:

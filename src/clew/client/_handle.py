@@ -410,7 +410,7 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
     ) -> Any: ...
     async def execute_update(
         self,
-        update: str | UpdateMethodMultiParam[..., Any],
+        update: str | Callable[..., Any],
         arg: Any = UNSET,
         *,
         args: Sequence[Any] = (),
@@ -481,7 +481,7 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
     ) -> WorkflowUpdateHandle[Any]: ...
     async def start_update(
         self,
-        update: str | UpdateMethodMultiParam[..., Any],
+        update: str | Callable[..., Any],
         arg: Any = UNSET,
         *,
         wait_for_stage: UpdateStage,
@@ -512,7 +512,7 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
 
     async def _send_update(
         self,
-        update: str | UpdateMethodMultiParam[..., Any],
+        update: str | Callable[..., Any],
         args: Sequence[Any],
         stage: UpdateStage,
         id: str | None,

@@ -61,7 +61,7 @@ class StartWorkflowInput:
     start_signal_args: Sequence[Any] = ()
     static_summary: str | None = None
     static_details: str | None = None
-    headers: Mapping[str, Payload] = field(default_factory=dict)
+    headers: Mapping[str, Payload] = field(default_factory=dict[str, Payload])
     ret_type: type | None = None
     priority: Priority | None = None
     versioning_override: VersioningOverride | None = None
@@ -130,7 +130,7 @@ class QueryWorkflowInput:
     query: str
     args: Sequence[Any]
     reject_condition: QueryRejectCondition | None = None
-    headers: Mapping[str, Payload] = field(default_factory=dict)
+    headers: Mapping[str, Payload] = field(default_factory=dict[str, Payload])
     ret_type: type | None = None
     rpc_timeout: timedelta | None = None
 
@@ -143,7 +143,7 @@ class SignalWorkflowInput:
     run_id: str | None
     signal: str
     args: Sequence[Any]
-    headers: Mapping[str, Payload] = field(default_factory=dict)
+    headers: Mapping[str, Payload] = field(default_factory=dict[str, Payload])
     request_id: str | None = None
     rpc_timeout: timedelta | None = None
 
@@ -171,7 +171,7 @@ class StartWorkflowUpdateInput:
     update: str
     args: Sequence[Any]
     wait_for_stage: UpdateStage
-    headers: Mapping[str, Payload] = field(default_factory=dict)
+    headers: Mapping[str, Payload] = field(default_factory=dict[str, Payload])
     ret_type: type | None = None
     rpc_timeout: timedelta | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from clew.converter.signature import CallableSignature
 from clew.workflow._definition import (
@@ -51,7 +51,7 @@ class Target(NamedTuple):
         return args
 
 
-def arguments(arg: Any, args: Sequence[Any]) -> Sequence[Any]:
+def arguments(arg: Any, args: Any) -> Sequence[Any]:
     """Give the arguments of a call: one, or several.
 
     Raises:
@@ -59,9 +59,10 @@ def arguments(arg: Any, args: Sequence[Any]) -> Sequence[Any]:
     """
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise TypeError(f"args must be a list of arguments, but is {args!r}. Pass a single argument without args=.")
+    given: Sequence[Any] = list(cast(Any, args))
     if arg is UNSET:
-        return args
-    if args:
+        return given
+    if given:
         raise TypeError("Give either one argument, or several by args=[...], but not both.")
     return [arg]
 

@@ -389,7 +389,7 @@ def _start_error(error: RPCError, input: StartWorkflowInput) -> Exception:
     return error
 
 
-def _duration(value: timedelta | None, name: str) -> timedelta:
+def _duration(value: Any, name: str) -> timedelta:
     if value is None:
         return ZERO
     if not isinstance(value, timedelta):
@@ -399,7 +399,7 @@ def _duration(value: timedelta | None, name: str) -> timedelta:
     return value
 
 
-def _checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
+def _checked_policy(policy: Any) -> RetryPolicy | None:
     if policy is not None and not isinstance(policy, RetryPolicy):
         raise TypeError(f"retry_policy must be a clew.common.RetryPolicy, but is {policy!r}.")
     return policy
