@@ -362,6 +362,9 @@ async def test_a_full_disk_loses_nothing_and_works_again_with_room(small_disk: P
     with pytest.raises(StoreFull):
         await store.commit_if_current([(insert(20_000, state=b"x" * 200_000),)])
     assert [row.run_key for row in await store.list_runs(NAMESPACE, None, 1000, None)] == done[::-1]
+    await store.close()
+    store = await open_store(path)
+    assert await load(store, done[0]), "a full disk does not keep a store from being opened"
     ballast.unlink()
     more = 30_000
     assert await store.commit_if_current([(insert(more, state=b"x" * 20_000),)]) == COMMITTED

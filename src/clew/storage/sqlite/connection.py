@@ -67,7 +67,12 @@ def connect_writer(path: str, *, busy_timeout_ms: int, size_bytes_max: int | Non
         schema.check_is_store(connection, path)
         connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode not in ("wal", "memory"):
+            raise StoreError(
+                f"the store {path} cannot keep a write-ahead log where it is (journal mode {mode!r}). Expected: a "
+                "local disk with shared memory and file locks; network file systems have neither. Move the file"
+            )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")

@@ -64,8 +64,7 @@ def to_store_error(error: BaseException, path: str) -> StoreError:
     if not isinstance(error, sqlite3.Error):
         return StoreError(
             f"the store {path} could not take or give this data: {type(error).__name__}: {error}. Nothing of the call "
-            "was "
-            "done; this is a bug in the caller or in Clew, please report it with this message"
+            "was done; this is a bug in the caller or in Clew, please report it with this message"
         )
     text = f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}"
     match primary_code(error):
@@ -77,29 +76,24 @@ def to_store_error(error: BaseException, path: str) -> StoreError:
                 return _full(path, text)
             return StoreUnavailable(
                 f"the store {path} could not be read or written ({text}). Expected: a healthy local disk and an "
-                "existing "
-                "directory; check both (and the system log), then try again"
+                "existing directory; check both (and the system log), then try again"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL | sqlite3.SQLITE_INTERRUPT:
             return StoreUnavailable(
                 f"the store {path} stayed locked by another program for longer than the busy timeout ({text}). "
-                "Expected: "
-                "only the owner writes; end the other transaction (a shell or backup with BEGIN IMMEDIATE?), then try "
-                "again"
+                "Expected: only the owner writes; end the other transaction (a shell or backup with BEGIN "
+                "IMMEDIATE?), then try again"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return StoreReadOnly(
                 f"the store {path} cannot be written ({text}). Expected: a file and a directory that this user may "
-                "write; "
-                "change their permissions, or the mount, or choose another file"
+                "write; change their permissions, or the mount, or choose another file"
             )
         case sqlite3.SQLITE_CORRUPT:
             return StoreCorrupt(
                 f"the store {path} is damaged ({text}); nothing was written. Stop every process that uses it, copy "
-                "the file "
-                f"with its -wal file, see what 'sqlite3 {path} \"PRAGMA integrity_check\"' says, and restore a backup "
-                "or "
-                "use 'sqlite3 … .recover'"
+                f"the file with its -wal file, see what 'sqlite3 {path} \"PRAGMA integrity_check\"' says, and restore "
+                "a backup or use 'sqlite3 … .recover'"
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
             return StoreIncompatible(
@@ -116,6 +110,5 @@ def to_store_error(error: BaseException, path: str) -> StoreError:
 def _full(path: str, text: str) -> StoreFull:
     return StoreFull(
         f"no room for the store {path} ({text}); nothing of the call was done and nothing was lost. Make room on its "
-        "disk "
-        "(or raise the size limit it was opened with); it works again at once, without a restart"
+        "disk (or raise the size limit it was opened with); it works again at once, without a restart"
     )

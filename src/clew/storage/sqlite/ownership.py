@@ -15,6 +15,7 @@ locks: a store belongs on a local disk.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -24,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from clew.ports.store import StoreError, StoreInUse, StoreReadOnly
+from clew.ports.store import StoreError, StoreFull, StoreInUse, StoreReadOnly
 
 _LOCK_OFFSET: Final = 1 << 30
 """Behind anything that is ever written there: Windows forbids others to read a locked byte."""
@@ -92,8 +93,7 @@ def acquire(path: str) -> Ownership:
         if _registry.get(path) == os.getpid():
             raise StoreInUse(
                 f"the store {path} is open already in this process (pid {os.getpid()}). Expected: one store object a "
-                "file; "
-                "share that one, or close it first"
+                "file; share that one, or close it first"
             )
         descriptor = _open_side_file(path)
         if not _try_lock(descriptor):
@@ -105,9 +105,7 @@ def acquire(path: str) -> Ownership:
             os.pwrite(descriptor, text.encode(), 0) if hasattr(os, "pwrite") else os.write(descriptor, text.encode())
         except OSError as error:
             os.close(descriptor)
-            raise StoreError(
-                f"the side file {owner_path(path)} could not be written: {error}. Make room on its disk"
-            ) from error
+            raise _not_writable(path, error) from error
         _registry[path] = os.getpid()
         return Ownership(path, descriptor)
 
@@ -118,19 +116,26 @@ def _open_side_file(path: str) -> int:
     except FileNotFoundError as error:
         raise StoreError(
             f"the store {path} cannot be opened: its directory {os.path.dirname(path)} does not exist. Create the "
-            "directory, "
-            "or give another path"
+            "directory, or give another path"
         ) from error
     except NotADirectoryError as error:
         raise StoreError(
             f"the store {path} cannot be opened: {os.path.dirname(path)} is not a directory. Give another path"
         ) from error
     except OSError as error:
-        raise StoreReadOnly(
-            f"the store {path} cannot be written: {error.strerror} at {owner_path(path)}. Expected: a directory that "
-            "this "
-            "user may write; change its permissions or give another path"
-        ) from error
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: str, error: OSError) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(
+            f"no room for the side file {owner_path(path)} ({error.strerror}), so the store {path} cannot be opened. "
+            "Make room on its disk, then try again"
+        )
+    return StoreReadOnly(
+        f"the store {path} cannot be written: {error.strerror} at {owner_path(path)}. Expected: a directory that this "
+        "user may write; change its permissions or give another path"
+    )
 
 
 def _in_use(path: str) -> StoreInUse:
@@ -138,8 +143,7 @@ def _in_use(path: str) -> StoreInUse:
     who = f"process {owner.pid} ({owner.program}) on host {owner.host}" if owner else "another process"
     return StoreInUse(
         f"the store {path} is in use by {who}. Expected: one owning process a file; stop that one, or use another "
-        "file. "
-        "Commands that only read work beside it"
+        "file. Commands that only read work beside it"
     )
 
 

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from clew.ports.store import DueRun, HistoryBatch, NamespaceRow, OutboxRow, PendingItem, RunRow
 from clew.storage.sqlite.rows import RUN_COLUMNS, fetch_all, from_micros, placeholders, to_micros, to_run
 
-_PAGE_BATCHES = 256
+_KEYS_MAX: Final = 1_000
+"""Keys in one query; SQLite takes 32,766 variables by default."""
 
 
 @contextmanager
@@ -56,12 +57,14 @@ def _with_items(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> 
     for row in rows:
         by_shard[row[0]].append(row[1])
     for shard, run_keys in by_shard.items():
-        sql = (
-            "SELECT run_key, kind, item_id, data FROM pending_items "
-            f"WHERE shard = ? AND run_key IN ({placeholders(run_keys)}) ORDER BY run_key, kind, item_id"
-        )
-        for run_key, kind, item_id, data in fetch_all(connection, sql, (shard, *run_keys)):
-            items[run_key].append(PendingItem(kind=kind, item_id=item_id, data=data))
+        for start in range(0, len(run_keys), _KEYS_MAX):
+            some = run_keys[start : start + _KEYS_MAX]
+            sql = (
+                "SELECT run_key, kind, item_id, data FROM pending_items "
+                f"WHERE shard = ? AND run_key IN ({placeholders(some)}) ORDER BY run_key, kind, item_id"
+            )
+            for run_key, kind, item_id, data in fetch_all(connection, sql, (shard, *some)):
+                items[run_key].append(PendingItem(kind=kind, item_id=item_id, data=data))
     return [to_run(row, row[-1], tuple(items.get(row[1], ()))) for row in rows]
 
 
@@ -77,7 +80,6 @@ def read_history(
     batches: list[HistoryBatch] = []
     size = 0
     cursor = connection.execute(start, (shard, run_key, shard, run_key, from_event_id))
-    cursor.arraysize = _PAGE_BATCHES
     for first, last, events in cursor:
         if last < from_event_id:
             continue

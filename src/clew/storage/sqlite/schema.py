@@ -80,9 +80,8 @@ def check_is_store(connection: sqlite3.Connection, path: str) -> bool:
     if application_id != APPLICATION_ID:
         raise StoreIncompatible(
             f"{path} is an SQLite database of another program (application id {application_id:#x}, {object_count} "
-            "tables and "
-            f"other objects). Expected: a store that Clew made ({APPLICATION_ID:#x}), or a new or empty file; give "
-            "another path"
+            f"tables and other objects). Expected: a store that Clew made ({APPLICATION_ID:#x}), or a new or empty "
+            "file; give another path"
         )
     newest = migrations()[-1].number
     if version > newest:
@@ -103,6 +102,10 @@ def migrate(connection: sqlite3.Connection, now_text: str) -> None:
     """Make the schema, or bring it up to date; all of it or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
+        if is_up_to_date(connection):
+            connection.execute("UPDATE meta SET value = value WHERE false")  # fails on a file that cannot be written
+            connection.execute("COMMIT")
+            return
         connection.execute(
             "CREATE TABLE IF NOT EXISTS schema_migrations "
             "(name TEXT PRIMARY KEY, digest TEXT NOT NULL, applied_at TEXT NOT NULL) WITHOUT ROWID"

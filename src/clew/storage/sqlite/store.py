@@ -43,7 +43,7 @@ BUSY_TIMEOUT_DEFAULT: Final = timedelta(seconds=10)
 """How long a lock of another program is waited for before a call fails as unavailable."""
 
 _BLOCK: Final = 10_000
-"""Numbers reserved at a time; a crash skips what is left of a block, so at one crash a second 64 bits last for ages."""
+"""Numbers reserved at a time; a crash skips what is left of a block, and 64 bits have room for that."""
 
 _DELETE_CHUNK: Final = 100
 """Runs removed in one transaction, so that commits are not held up by retention."""

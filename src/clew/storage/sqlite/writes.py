@@ -90,8 +90,8 @@ def delete_closed_runs(connection: sqlite3.Connection, namespace: str, closed_be
     with transaction(connection):
         rows = fetch_all(
             connection,
-            "SELECT run_key, shard FROM executions AS run WHERE namespace = ? AND close_time IS NOT NULL AND "
-            "close_time < ? "
+            "SELECT run_key, shard FROM executions AS run "
+            "WHERE namespace = ? AND close_time IS NOT NULL AND close_time < ? "
             "AND NOT is_open AND NOT EXISTS "
             "(SELECT 1 FROM outbox WHERE outbox.shard = run.shard AND outbox.run_key = run.run_key) "
             "ORDER BY close_time LIMIT ?",
