@@ -1,7 +1,8 @@
 """Random inputs in random order: the laws of the history machine hold after every transition.
 
 The driver checks them (``tests/scenarios/laws.py``): dense ids, nothing after the close, fold(history) == state,
-indexes and heap as a scan would have them, snapshots that round-trip, dirty items marked, rejections that change nothing.
+indexes and heap as a scan would have them, snapshots that round-trip, dirty items marked, and rejections that change
+nothing.
 """
 
 from __future__ import annotations

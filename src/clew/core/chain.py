@@ -142,7 +142,7 @@ def _cron_run(
     state = step.state
     if not state.cron_schedule:
         return None
-    wait = max(next_cron_time(state.cron_schedule, step.now, state.start_time) - step.now, ZERO)
+    wait = max(next_cron_time(state.cron_schedule, step.now, state.execution_time) - step.now, ZERO)
     if state.execution_deadline is not None and step.now + wait >= state.execution_deadline:
         return None
     first = _first_event(state, started)

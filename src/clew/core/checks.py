@@ -74,5 +74,6 @@ def refuse(code: RejectionCode, message: str, **details: str) -> Rejection:
 
 
 def sentence(finding: str) -> str:
-    """A finding as a sentence of its own."""
-    return f"{finding[0].upper()}{finding[1:]}."
+    """A finding as a sentence of its own; the name of a parameter keeps its case."""
+    is_name = "_" in finding.partition(" ")[0]
+    return f"{finding if is_name else finding[0].upper() + finding[1:]}."

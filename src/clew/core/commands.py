@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from clew.core.checks import cap, check_duration, check_id, check_memo, check_metadata, check_payloads
+from clew.core.checks import cap, check_duration, check_id, check_memo, check_metadata, check_payloads, sentence
 from clew.core.retry import RETRY_POLICY_DEFAULT, check_policy
 from clew.core.state import ExecutionState
 from clew.core.step import Step
@@ -102,7 +102,7 @@ def _check_size(check: CommandCheck, what: str, payloads: Any) -> Problem | None
         check.payload_bytes += payloads_size(payloads)
         finding = check_payloads(what, payloads, check.limits)
         if finding:
-            return Problem(_Cause.PAYLOADS_TOO_LARGE, f"{finding[0].upper()}{finding[1:]}.")
+            return Problem(_Cause.PAYLOADS_TOO_LARGE, sentence(finding))
     return None
 
 

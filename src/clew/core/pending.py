@@ -74,7 +74,7 @@ class PendingActivity(_Pending, kw_only=True):
     next_attempt_time: datetime | None = None
     last_failure: Failure | None = None
     last_identity: str = ""
-    attempts: list[AttemptRecord] = msgspec.field(default_factory=list)
+    attempts: list[AttemptRecord] = []
     is_closing: bool = False
     release_reason: str = ""
 

@@ -112,8 +112,8 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     workflow_task_timeout: timedelta = timedelta(seconds=10)
     execution_deadline: datetime | None = None
     run_deadline: datetime | None = None
-    memo: Memo = msgspec.field(default_factory=dict)
-    search_attributes: SearchAttributes = msgspec.field(default_factory=dict)
+    memo: Memo = {}
+    search_attributes: SearchAttributes = {}
     priority: Priority | None = None
     versioning_override: VersioningOverride | None = None
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
@@ -125,19 +125,19 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     previous_started_event_id: int = 0
     """Started event of the last completed workflow task; 0 before the first completes."""
     workflow_task: PendingWorkflowTask | None = None
-    activities: dict[int, PendingActivity] = msgspec.field(default_factory=dict)
-    timers: dict[int, PendingTimer] = msgspec.field(default_factory=dict)
-    children: dict[int, PendingChild] = msgspec.field(default_factory=dict)
-    external_signals: dict[int, PendingExternal] = msgspec.field(default_factory=dict)
-    external_cancels: dict[int, PendingExternal] = msgspec.field(default_factory=dict)
-    updates: dict[str, PendingUpdate] = msgspec.field(default_factory=dict)
+    activities: dict[int, PendingActivity] = {}
+    timers: dict[int, PendingTimer] = {}
+    children: dict[int, PendingChild] = {}
+    external_signals: dict[int, PendingExternal] = {}
+    external_cancels: dict[int, PendingExternal] = {}
+    updates: dict[str, PendingUpdate] = {}
     """By update id, in order of admission; those accepted follow from history."""
-    completed_updates: dict[int, CompletedUpdate] = msgspec.field(default_factory=dict)
+    completed_updates: dict[int, CompletedUpdate] = {}
     """By accepted event id."""
     cancel_requested: bool = False
     cancel_reason: str = ""
     signal_count: int = 0
-    recent_request_ids: list[str] = msgspec.field(default_factory=list)
+    recent_request_ids: list[str] = []
     """Of signals and cancel requests, the latest last."""
 
     # facts without events
@@ -151,13 +151,13 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     is_close_attempted: bool = False
     is_first_task_held: bool = False
     """A child's first workflow task waits until the parent has recorded its start."""
-    buffered_events: list[Event] = msgspec.field(default_factory=list)
+    buffered_events: list[Event] = []
     """Events that came while a workflow task was started; they have no id (0) yet."""
     buffered_bytes: int = 0
     last_workflow_task_failure: WorkflowTaskProblem | None = None
     waiting_on: tuple[str, ...] = ()
     """Where the code stands, as told with the last completed workflow task."""
-    attached_request_ids: list[str] = msgspec.field(default_factory=list)
+    attached_request_ids: list[str] = []
     """Request ids of starts that were answered with this run."""
 
     @cached_property

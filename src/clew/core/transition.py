@@ -139,9 +139,9 @@ class Transition(msgspec.Struct, kw_only=True):
         reply: What the caller gets (decision-specific).
     """
 
-    events: list[Event] = msgspec.field(default_factory=list)
-    effects: list[Effect] = msgspec.field(default_factory=list)
-    dirty_items: set[tuple[int, int]] = msgspec.field(default_factory=set)
+    events: list[Event] = []
+    effects: list[Effect] = []
+    dirty_items: set[tuple[int, int]] = set()
     new_run: tuple[Any, Transition] | None = None
     reply: Any = None
 
