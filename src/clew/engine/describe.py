@@ -13,6 +13,7 @@ from clew.core.pending import PendingActivity
 from clew.core.state import ExecutionState
 from clew.engine.summary import visibility_of
 from clew.model.events import event_type
+from clew.model.failure import ApplicationInfo, Failure
 from clew.ports.store import TaskKind
 from clew.service.requests import (
     AttemptInfo,
@@ -208,9 +209,16 @@ def _task_line(state: ExecutionState, task: PendingWorkflowTaskInfo) -> str:
         line += f": {task.waiting_reason}"
     problem = state.last_workflow_task_failure
     if problem is not None:
-        text = f": {problem.failure.message}" if problem.failure is not None and problem.failure.message else ""
-        line += f"; workflow task failing, last at attempt {problem.attempt} with {task.last_failure_cause}{text}"
+        line += f"; workflow task failing, last at attempt {problem.attempt} with {task.last_failure_cause}"
+        line += _failure_text(problem.failure)
     return line
+
+
+def _failure_text(failure: Failure | None) -> str:
+    if failure is None:
+        return ""
+    kind = failure.info.type if isinstance(failure.info, ApplicationInfo) else ""
+    return "".join(f": {part}" for part in (kind, failure.message) if part)
 
 
 def _activity_line(activity: PendingActivityInfo) -> str:
