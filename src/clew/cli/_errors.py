@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 from clew.exceptions import (
     CancelledError,
@@ -80,9 +81,7 @@ def problem_of(error: BaseException) -> Problem:
         case click.ClickException():
             return _problem(_usage_text(error), "usage", error.exit_code)
         case RPCError():
-            return _problem(
-                error.message, error.code.value, CODE_TABLE[error.code].exit_code, **error.rejection.details
-            )
+            return _problem(error.message, error.code.value, CODE_TABLE[error.code].exit_code, **_details(error))
         case StoreError():
             code = _store_code(error)
             return _problem(str(error), code.value, CODE_TABLE[code].exit_code)
@@ -97,6 +96,14 @@ def problem_of(error: BaseException) -> Problem:
 def outcome_problem(code: str, message: str, exit_code: int, **facts: Any) -> Problem:
     """A run that ended without a result."""
     return _problem(message, code, exit_code, **facts)
+
+
+def _details(error: RPCError) -> dict[str, Any]:
+    """The named facts of a refusal; a failure among them as the JSON it is."""
+    details: dict[str, Any] = dict(error.rejection.details)
+    if "failure" in details:
+        details["failure"] = msgspec.Raw(details["failure"])
+    return details
 
 
 def _other(error: BaseException) -> Problem:

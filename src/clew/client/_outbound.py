@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
+import msgspec
+
 from clew.adapters import new_request_id
 from clew.client._calls import call_service
 from clew.client._description import (
@@ -50,6 +52,7 @@ from clew.exceptions import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from clew.model.events import ZERO, Event, UpdateRequest, WorkflowExecutionStarted
+from clew.model.failure import Failure
 from clew.model.history import WorkflowHistory
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
@@ -212,11 +215,18 @@ class ServiceOutbound(OutboundInterceptor):
             answer = await self._call(self._service.query_workflow, request, input.rpc_timeout)
         except RPCError as error:
             if error.code is RejectionCode.QUERY_FAILED:
-                raise WorkflowQueryFailedError(error.message) from error
+                raise WorkflowQueryFailedError(error.message) from await self._query_cause(error)
             raise
         if answer.rejected_status is not None:
             raise WorkflowQueryRejectedError(answer.rejected_status)
         return await self._values.decode_result(answer.result, input.ret_type)
+
+    async def _query_cause(self, error: RPCError) -> BaseException:
+        """What the handler raised, if the engine says; else the refusal itself."""
+        told = error.rejection.details.get("failure")
+        if not told:
+            return error
+        return await self._values.decode_failure(msgspec.json.decode(told, type=Failure))
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
         """Send a signal; a repeat carries the same request id."""
