@@ -2,15 +2,16 @@
 
 Owns: laying suspended coroutines and generators to rest. Never: throws anything into them.
 
-How it works: when a suspended coroutine or generator is freed, the interpreter first resumes it with `GeneratorExit`, so
-that its ``finally`` and ``except`` blocks run; then it clears the frame. Those blocks are user code: they would log, reset
-context variables of another run, or await on a dead loop. The interpreter calls such a finaliser at most once an object and
-notes that in the object's collector header; an object that has the note is freed without it. `bury` sets the note on every
-suspended frame of a run before the last references go. So memory is freed at once and no line of the run is executed.
+How it works: when a suspended coroutine or generator is freed, the interpreter first resumes it with `GeneratorExit`,
+so that its ``finally`` and ``except`` blocks run; then it clears the frame. Those blocks are user code: they would
+log, reset context variables of another run, or await on a dead loop. The interpreter calls such a finaliser at most
+once an object and notes that in the object's collector header; an object that has the note is freed without it.
+`bury` sets the note on every suspended frame of a run before the last references go. So memory is freed at once and
+no line of the run is executed.
 
-The note is bit 0 of the second word of the header, on CPython 3.11 to 3.14 with the global lock. Whether that holds in the
-process at hand is tried once on a coroutine of our own, by `gc.is_finalized`; elsewhere buried frames are kept for ever
-(memory, but still no execution), and `is_freeing` says so.
+The note is bit 0 of the second word of the header, on CPython 3.11 to 3.14 with the global lock. Whether that holds
+in the process at hand is tried once on a coroutine of our own, by `gc.is_finalized`; elsewhere buried frames are kept
+for ever (memory, but still no execution), and `is_freeing` says so.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns: the seeds and generators of a run. Never: entropy of the process.
 
-How it works: everything is derived from the run id, which a reset replaces from the reset point on. Streams are apart:
-what user code draws, what interceptors draw, and what the machine itself needs (ids of children) never shift one another,
-so switching tracing on changes no id. `interceptor_depth` says, per context, whose code is running.
+How it works: everything is derived from the run id, which a reset replaces from the reset point on. Streams are
+apart: what user code draws, what interceptors draw, and what the machine itself needs (ids of children) never shift
+one another, so switching tracing on changes no id. `interceptor_depth` says, per context, whose code is running.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """What workflow code has asked for: each request from the call to its last event.
 
-Owns: one class for each kind of command, with the state it goes through, its command for the engine, and how it compares
-with the event recorded for it. Never: the order of commands or their registration (``ledger`` has both).
+Owns: one class for each kind of command, with the state it goes through, its command for the engine, and how it
+compares with the event recorded for it. Never: the order of commands or their registration (``ledger`` has both).
 
-How it works: a request (`Pending`) is made by a call of workflow code and gets its event id when its event is matched,
-on replay as well as after a live task. The command for the engine is built only when there is no event yet.
-What matching compares is the identity of a request (semantics §3): kind, ids, types, targets; never arguments or options.
+How it works: a request (`Pending`) is made by a call of workflow code and gets its event id when its event is
+matched, on replay as well as after a live task. The command for the engine is built only when there is no event yet.
+What matching compares is the identity of a request (semantics §3): kind, ids, types, targets; never arguments or
+options.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Pending:
     is_close: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self.site: Site | None = call_site()
+        self.site: Site | None = None
+        """The line that asked for it, when that is traced."""
         self.born = 0
         """The activation in which it was asked for."""
         self.event_id = 0

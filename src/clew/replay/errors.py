@@ -2,8 +2,9 @@
 
 Owns: the two that mean cancellation in both vocabularies. Never: what user code raises itself.
 
-How it works: code written for asyncio catches `asyncio.CancelledError`, and `asyncio.timeout` and `TaskGroup` go by it; code
-written for the published API catches `ActivityError` and looks at its cause. A cancelled activity or child is both.
+How it works: code written for asyncio catches `asyncio.CancelledError`, and `asyncio.timeout` and `TaskGroup` go by
+it; code written for the published API catches `ActivityError` and looks at its cause. A cancelled activity or child
+is both.
 """
 
 from __future__ import annotations

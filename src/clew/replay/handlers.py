@@ -1,12 +1,12 @@
 """Signals, updates and queries: from what came in to the user's handler and back.
 
-Owns: which handler takes what, signals that wait for one, handlers in progress, and the rules for queries and validators.
-Never: the order in which messages and other events are applied (the machine has it).
+Owns: which handler takes what, signals that wait for one, handlers in progress, and the rules for queries and
+validators. Never: the order in which messages and other events are applied (the machine has it).
 
-How it works: a signal without a handler, or whose payload no handler can take, is kept; it is delivered when a handler that
-can take it is set, and until then `undelivered` says what waits and why. Queries and validators run read-only: a request to
-the engine, a new task or a changed attribute is an error that names the handler. Handlers that are not async run at once,
-without a task.
+How it works: a signal without a handler, or whose payload no handler can take, is kept; it is delivered when a
+handler that can take it is set, and until then `undelivered` says what waits and why. Queries and validators run
+read-only: a request to the engine, a new task or a changed attribute is an error that names the handler. Handlers
+that are not async run at once, without a task.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Handlers:
         self._run_count = 0
         self.rejections: list[UpdateRejection] = []
 
-    # --- signals -------------------------------------------------------------------------------------------------------
+    # --- signals -------------------------------------------------------------------------------------------
 
     def apply_signal(self, event: e.WorkflowExecutionSignaled) -> None:
         """Take a signal from history."""
@@ -171,7 +171,7 @@ class Handlers:
             for one in self._waiting
         ]
 
-    # --- updates -------------------------------------------------------------------------------------------------------
+    # --- updates -------------------------------------------------------------------------------------------
 
     def apply_update(self, request: e.UpdateRequest, *, is_recorded: bool) -> AcceptUpdate | None:
         """Take an update: validate it unless history says it was accepted, and start its handler.
@@ -189,13 +189,15 @@ class Handlers:
                 "Check the name, or set a handler.",
                 type="UnknownUpdate",
             )
-            return self._reject(request, error, is_recorded)
+            self._reject(request, error, is_recorded)
+            return None
         try:
             args = self._arguments(definition, name, request.input, f"update {name!r}")
             if not is_recorded:
                 self._validate(definition, request, args)
         except Exception as error:  # noqa: BLE001 (whatever a validator raises refuses the update)
-            return self._reject(request, error, is_recorded)
+            self._reject(request, error, is_recorded)
+            return None
         acceptance = AcceptUpdate(request.update_id)
         runtime.ledger.add(acceptance)
         self._start_update(definition, request, args)
@@ -278,7 +280,7 @@ class Handlers:
             outcome = e.UpdateOutcome(failure=runtime.values.to_failure(error))
         runtime.ledger.add(CompleteUpdate(request.update_id, outcome))
 
-    # --- queries -------------------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------
 
     def answer(self, query: QueryTask) -> QueryResult:
         """Answer one query; errors are part of the answer."""
@@ -365,7 +367,7 @@ class Handlers:
             "currentDetails": self._runtime.details,
         }
 
-    # --- shared --------------------------------------------------------------------------------------------------------
+    # --- shared --------------------------------------------------------------------------------------------
 
     def all_finished(self) -> bool:
         """Whether no handler is in progress."""

@@ -2,8 +2,8 @@
 
 Owns: the concrete handles. Never: sends anything itself (the runtime does).
 
-How it works: a handle is a task whose coroutine waits for the outcome and turns a cancellation into a request. A task that
-is cancelled before its first step never enters its coroutine, so that case is caught at the call of `cancel`.
+How it works: a handle is a task whose coroutine waits for the outcome and turns a cancellation into a request. A task
+that is cancelled before its first step never enters its coroutine, so that case is caught at the call of `cancel`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The inner ends of the interceptor chains.
 
-Owns: the links that call the user's functions and the machine. Never: exists without interceptors (the machine then calls
-directly).
+Owns: the links that call the user's functions and the machine. Never: exists without interceptors (the machine then
+calls directly).
 
-How it works: around each step from a chain to user code and back, the context says whose code runs, so that random draws
-of interceptors stay apart from those of the workflow (``chance``).
+How it works: around each step from a chain to user code and back, the context says whose code runs, so that random
+draws of interceptors stay apart from those of the workflow (``chance``).
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """The event loop that workflow code runs on: asyncio without a clock, without I/O, the same every time.
 
-Owns: the ready queue, virtual time, the tasks of a run, and what of asyncio is refused.
-Never: waits, reads a clock, touches a socket, thread or process; knows events or commands (timers go to a `TimerPort`).
+Owns: the ready queue, virtual time, the tasks of a run, and what of asyncio is refused. Never: waits, reads a clock,
+touches a socket, thread or process; knows events or commands (timers go to a `TimerPort`).
 
 How it works: asyncio's own tasks and futures ask their loop for little more than `call_soon`, so a loop is a queue of
 callbacks. The machine fills it by applying one event, then runs it until it is empty (`run_until_idle`): then every
-coroutine of the run waits for something that only a later event can bring. `call_later` is a durable timer. One rule for
-durations: zero or less is a mere turn of the loop, more is a timer of at least 1 ms.
+coroutine of the run waits for something that only a later event can bring. `call_later` is a durable timer. One rule
+for durations: zero or less is a mere turn of the loop, more is a timer of at least 1 ms.
 
 * Tasks are held strongly until they end, in the order of their creation.
-* One task can be *held back* (`hold`): its steps are put aside until `release`. The machine does so with `run`, which must
-  not overtake signals that came with the same workflow task.
-* Asynchronous generators are never finalised by the collector: one that is left half-way stays so (unless it is closed by
-  its own user, as `contextlib.aclosing` does), on the first run and on every replay alike.
+* One task can be *held back* (`hold`): its steps are put aside until `release`. The machine does so with `run`, which
+  must not overtake signals that came with the same workflow task.
+* Asynchronous generators are never finalised by the collector: one that is left half-way stays so (unless it is
+  closed by its own user, as `contextlib.aclosing` does), on the first run and on every replay alike.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.context = contextvars.Context()
         """What handlers and the run itself start with: empty, and never a thread's own."""
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running -------------------------------------------------------------------------------------------
 
     def run_until_idle(self) -> bool:
         """Run callbacks until there is none; say whether there was any. The loop must be entered."""
@@ -195,7 +195,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._ready.extend(self._held)
         self._held.clear()
 
-    # --- what asyncio asks for -----------------------------------------------------------------------------------------
+    # --- what asyncio asks for -----------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -266,13 +266,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._task_count = number = self._task_count + 1
         setattr(task, ORDER_ATTRIBUTE, number)
         self.tasks[task] = number
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
         task.add_done_callback(self._forget, context=self.context)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self.tasks.pop(task, None)
         if self.is_replaying and not task.cancelled():
             # What it died of was told when it happened for the first time.
-            task._log_traceback = False  # type: ignore[attr-defined]
+            cast(Any, task)._log_traceback = False
 
     def set_task_factory(self, factory: Any) -> None:
         """Refused: tasks of workflows are all of one kind."""
@@ -318,13 +319,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Without effect: there is no executor."""
 
-    # --- generators, death ---------------------------------------------------------------------------------------------
+    # --- generators, death ---------------------------------------------------------------------------------
 
     def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         kept = self._generators
         kept.append(generator)
         if len(kept) > self._generators_kept:
-            kept[:] = [g for g in kept if g.ag_frame is not None]
+            kept[:] = [g for g in kept if getattr(g, "ag_frame", None) is not None]
             self._generators_kept = max(_GENERATORS_KEPT_FIRST, 2 * len(kept))
 
     def _leave_generator(self, generator: AsyncGenerator[Any, Any]) -> None:

@@ -4,15 +4,16 @@ Owns: the order in which history is applied, what is replayed and what is live, 
 Never: reads a clock, waits, or touches a thread; knows queues, leases or the store.
 
 How it works: history is a sequence of workflow tasks. What lies between two of them is applied to the code as one
-*activation* at the later one, with that task's time. If a WorkflowTaskCompleted follows, the activation is replayed and
-its requests must match the events after it; if the task is the one at hand, it is live and its requests are the answer.
-The order within an activation (docs/adr/0009):
+*activation* at the later one, with that task's time. If a WorkflowTaskCompleted follows, the activation is replayed
+and its requests must match the events after it; if the task is the one at hand, it is live and its requests are the
+answer. The order within an activation (docs/adr/0009):
 
-1. Events are applied one after the other in the order of history, and after each the code runs until it can go no further.
-   So what the code sees is what had happened, in the order in which it happened, however events fell into tasks.
-2. `run` itself stands back until the signals that came with the task have reached their handlers. So it can not end, or
-   continue as new, over a signal it has not seen. In the first activation it stands back for updates as well: handlers come
-   before the first line of `run`, but after ``__init__``.
+1. Events are applied one after the other in the order of history, and after each the code runs until it can go no
+   further. So what the code sees is what had happened, in the order in which it happened, however events fell into
+   tasks.
+2. `run` itself stands back until the signals that came with the task have reached their handlers. So it can not end,
+   or continue as new, over a signal it has not seen. In the first activation it stands back for updates as well:
+   handlers come before the first line of `run`, but after ``__init__``.
 3. Updates are applied at the place in history at which they were admitted.
 4. Queries are answered at the end.
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, cast, final
 
@@ -43,6 +45,7 @@ from clew.model.payload import from_stored
 from clew.replay import commands as requests
 from clew.replay import guard, ordering, stacks
 from clew.replay.burial import bury
+from clew.replay.chance import is_in_interceptor
 from clew.replay.loop import WorkflowLoop
 from clew.replay.matching import COMMAND_EVENTS, Ledger, to_commands
 from clew.replay.options import ActivationResult, MachineOptions, NondeterminismPolicy
@@ -91,6 +94,7 @@ class WorkflowMachine:
         failure_converter: Exceptions to failures.
         limits: Of the namespace.
         options: Of the worker.
+        traces_sites: Note the source line of each request (slow; see `Ledger`).
     """
 
     def __init__(
@@ -106,12 +110,13 @@ class WorkflowMachine:
         failure_converter: FailureConverter,
         limits: Limits = LIMITS_DEFAULT,
         options: MachineOptions | None = None,
+        traces_sites: bool = False,
     ) -> None:
         self._options = options or MachineOptions()
         self._definition = definition
         self._label = f"{workflow_type} {workflow_id}"
         values = Values(payload_converter, failure_converter, limits)
-        self._ledger = Ledger(self._where)
+        self._ledger = Ledger(self._where, traces_sites=traces_sites)
         self._runtime = WorkflowRuntime(
             definition, namespace, task_queue, workflow_id, run_id, workflow_type, values, self._ledger,
             self._options, self._cancel_again,
@@ -125,6 +130,8 @@ class WorkflowMachine:
         self._cancels_again = False
         self._is_cancel_requested = False
         self._is_broken = False
+        self._asked: list[requests.Pending] = []
+        """What the latest activation asked for."""
         self._acceptances: dict[str, UpdateAcceptance] = {}
         self._admitted: dict[str, e.UpdateRequest] = {}
         self._apply: dict[type[e.BaseEvent], Callable[[Any], None]] = {
@@ -136,11 +143,11 @@ class WorkflowMachine:
             **Resolutions(self._ledger, self._loop, values).handlers(),
         }
         self.cached_through_event_id = 0
-        """The last event that has been applied: that a partial task's events begin right after it is the caller's part."""
+        """The last event that has been applied; the events of a partial task must begin right after it."""
         if self._options.is_guarded:
             _install_guard(definition)
 
-    # --- tasks ---------------------------------------------------------------------------------------------------------
+    # --- tasks ---------------------------------------------------------------------------------------------
 
     def activate(self, task: WorkflowTask) -> ActivationResult:
         """Apply a workflow task and give its answer. Runs user code; never raises for what that does."""
@@ -151,7 +158,7 @@ class WorkflowMachine:
         try:
             return self._activate(task)
         except NondeterminismError as error:
-            return self._fail_nondeterministic(task, error)
+            return self._fail_nondeterministic(task, self._located(error, task.events))
         except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
             return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
         finally:
@@ -173,6 +180,8 @@ class WorkflowMachine:
             rest = self._feed(events, 0, ())
             for event in rest:
                 self._take(event)
+        except NondeterminismError as error:
+            raise self._located(error, events) from None
         finally:
             if self._options.is_guarded:
                 guard.exit()
@@ -217,8 +226,8 @@ class WorkflowMachine:
             )
         if rest or self.cached_through_event_id != task.started_event_id:
             raise RuntimeError(
-                f"The workflow task of {self._label} names event {task.started_event_id} as its start, but its events end "
-                f"at {task.events[-1].event_id if task.events else 'nothing'} after {self.cached_through_event_id}."
+                f"The workflow task of {self._label} names event {task.started_event_id} as its start, but its events "
+                f"end at {task.events[-1].event_id if task.events else 'none'} after {self.cached_through_event_id}."
             )
         asked = self._asked
         answers = tuple(self._answer(query) for query in task.queries)
@@ -251,10 +260,7 @@ class WorkflowMachine:
         finally:
             runtime.is_replaying_now, runtime.is_querying = outer, False
 
-    # --- history -------------------------------------------------------------------------------------------------------
-
-    _asked: Sequence[Any] = ()
-    """What the latest activation asked for."""
+    # --- history -------------------------------------------------------------------------------------------
 
     def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> list[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
@@ -351,8 +357,8 @@ class WorkflowMachine:
                 self._release()
             apply[type(job)](job)
             self._settle()
-        for _, update in updates:
-            if self._holds_main and _ > hold_through:
+        for position, update in updates:
+            if self._holds_main and position > hold_through:
                 self._release()
             self._apply_update(update)
             self._settle()
@@ -389,7 +395,7 @@ class WorkflowMachine:
             elif self._main is not None and self._main.done():
                 self._end(self._main)
 
-    # --- what is applied -----------------------------------------------------------------------------------------------
+    # --- what is applied -----------------------------------------------------------------------------------
 
     def _apply_started(self, event: e.WorkflowExecutionStarted) -> None:
         runtime, definition = self._runtime, self._definition
@@ -399,7 +405,7 @@ class WorkflowMachine:
             args = self._run_arguments(event)
             instance = self._loop.context.copy().run(definition.cls, *(args if definition.has_init else ()))
             runtime.set_instance(instance)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the outcome rule decides)
             self._end_with(error)
             return
         if runtime.inbound_chain is not None:
@@ -414,7 +420,7 @@ class WorkflowMachine:
     def _main_context(self) -> Any:
         context = self._loop.context.copy()
         if self._runtime.inbound_chain is not None:
-            context.run(_mark_interceptor)
+            context.run(is_in_interceptor.set, True)
         return context
 
     def _run_arguments(self, event: e.WorkflowExecutionStarted) -> Sequence[Any]:
@@ -451,8 +457,8 @@ class WorkflowMachine:
             request = update.accepted_request or self._admitted.get(update.protocol_instance_id)
             if request is None:
                 raise RuntimeError(
-                    f"Event {update.event_id} accepts update {update.protocol_instance_id!r}, but history has no request "
-                    "of that id."
+                    f"Event {update.event_id} accepts update {update.protocol_instance_id!r}, but history has no "
+                    "request of that id."
                 )
             self._handlers.apply_update(request, is_recorded=True)
             return
@@ -465,7 +471,7 @@ class WorkflowMachine:
                 sequencing_event_id=_position(update, self._runtime.task_event),
             )
 
-    # --- the end -------------------------------------------------------------------------------------------------------
+    # --- the end -------------------------------------------------------------------------------------------
 
     def _end(self, main: asyncio.Task[Any]) -> None:
         try:
@@ -521,6 +527,33 @@ class WorkflowMachine:
         completion = FailWorkflowTaskRequest(token=task.token, cause=cause, failure=failure)
         return ActivationResult(completion=completion)
 
+    def _located(self, error: NondeterminismError, events: Sequence[e.Event]) -> NondeterminismError:
+        """Give the same mismatch with its source line, by replaying once more with lines traced."""
+        is_whole = bool(events) and events[0].event_id == 1
+        if self._ledger.traces_sites or isinstance(error, RestrictedWorkflowAccessError) or not is_whole:
+            return error
+        runtime = self._runtime
+        twin = WorkflowMachine(
+            definition=self._definition,
+            namespace=runtime.namespace,
+            task_queue=runtime.task_queue,
+            workflow_id=runtime.workflow_id,
+            run_id=runtime.run_id,
+            workflow_type=runtime.workflow_type,
+            payload_converter=runtime.values.payload_converter,
+            failure_converter=runtime.values.failure_converter,
+            limits=runtime.values.limits,
+            options=self._options,
+            traces_sites=True,
+        )
+        try:
+            twin.replay(events)
+        except NondeterminismError as located:
+            return located
+        finally:
+            twin.evict()
+        return error
+
     def _where(self) -> str:
         lines = stacks.waiting_on(self._loop.tasks)
         return lines[0].partition(" @ ")[2] if lines else ""
@@ -555,7 +588,6 @@ _guarded_modules_count = 0
 
 def _install_guard(definition: Definition) -> None:
     """Set the guard up; again when modules came in since, which may have bound what it stands in for."""
-    import sys
 
     global _guarded_modules_count
     count = len(sys.modules)

@@ -3,11 +3,11 @@
 Owns: `Ledger`, the requests of the activation at hand in their order, and their comparison with history.
 Never: applies an outcome (``resolutions`` does), decides what a mismatch does to the run (the machine does).
 
-How it works: an activation leaves an ordered list of requests. The events that record them stand right after that task's
-WorkflowTaskCompleted, in the same order, whether the task was replayed or live. So when the next events come in, each
-command event takes the next request off the list; it must be of the same kind with the same identity. Requests that came
-to nothing within their own activation (a timer started and cancelled, an activity whose outcome had arrived when it was
-cancelled) are dropped on both occasions, since the same events led to them.
+How it works: an activation leaves an ordered list of requests. The events that record them stand right after that
+task's WorkflowTaskCompleted, in the same order, whether the task was replayed or live. So when the next events come
+in, each command event takes the next request off the list; it must be of the same kind with the same identity.
+Requests that came to nothing within their own activation (a timer started and cancelled, an activity whose outcome
+had arrived when it was cancelled) are dropped on both occasions, since the same events led to them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from clew.replay.commands import (
     OpenRequests,
     Pending,
     StartTimer,
+    call_site,
     is_deprecated_patch,
     patch_id_of,
 )
@@ -58,10 +59,13 @@ class Ledger:
 
     Args:
         where: Tells the line at which the code of the run waits, for messages.
+        traces_sites: Note the line that asks for each request. It takes longer than all the rest, so it is only done
+            when a history that was found not to fit is replayed once more, to tell where.
     """
 
-    def __init__(self, where: Callable[[], str]) -> None:
+    def __init__(self, where: Callable[[], str], *, traces_sites: bool) -> None:
         self._where = where
+        self.traces_sites = traces_sites
         self._asked: list[Pending] = []
         self._unmatched: list[Pending] = []
         self._matched_count = 0
@@ -72,6 +76,8 @@ class Ledger:
     def add(self, pending: Pending) -> None:
         """Take the next request of workflow code."""
         pending.born = self.activation
+        if self.traces_sites:
+            pending.site = call_site()
         self._asked.append(pending)
 
     def drop(self, pending: Pending) -> bool:
@@ -99,7 +105,7 @@ class Ledger:
         self._matched_count = 0
         return asked
 
-    # --- history comes in ----------------------------------------------------------------------------------------------
+    # --- history comes in ----------------------------------------------------------------------------------
 
     def match(self, event: Any) -> None:
         """Take the event that records the next request.
@@ -178,8 +184,8 @@ def _hint(event: e.BaseEvent, pending: Pending | None) -> str:
     """What usually is behind it, where that can be told."""
     if isinstance(pending, StartTimer) != isinstance(event, e.TimerStarted):
         return (
-            " A timer was added or removed; a duration that turned from zero or less to more than zero, or back, does that:"
-            " only positive ones start a timer."
+            " A timer was added or removed; a duration that turned from zero or less to more than zero, or back, does"
+            " that: only positive ones start a timer."
         )
     return ""
 

@@ -3,10 +3,10 @@
 Owns: the few functions of asyncio that are stood in for, and their behaviour inside a workflow.
 Never: changes anything for code that runs on another loop.
 
-How it works: `asyncio.wait`, `as_completed` and `TaskGroup` keep tasks in sets, whose order is that of addresses and thus
-differs from one process to the next. The stand-ins look at the running loop: on a `WorkflowLoop` they go by the number
-that the loop gives each task, elsewhere they call the original. `asyncio.timeout` is told that a cancelled activity is a
-cancellation, whatever else the exception is.
+How it works: `asyncio.wait`, `as_completed` and `TaskGroup` keep tasks in sets, whose order is that of addresses and
+thus differs from one process to the next. The stand-ins look at the running loop: on a `WorkflowLoop` they go by the
+number that the loop gives each task, elsewhere they call the original. `asyncio.timeout` is told that a cancelled
+activity is a cancellation, whatever else the exception is.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Owns: making requests and waiting for their outcome, including what cancellation does meanwhile.
 Never: applies events (``resolutions`` does), or decides what an uncaught error means.
 
-How it works: each wait is a coroutine on a future that an event will settle. `Task.cancel` cancels that future, which is how
-the coroutine learns of it; by the cancellation type it asks the other side to stop and raises at once, or takes a new
-future and goes on waiting. When a wait swallows the cancellation of the run itself (because the activity completed after
-all), the run is cancelled again at its next await (`on_swallowed`), so that a request to cancel is never lost.
+How it works: each wait is a coroutine on a future that an event will settle. `Task.cancel` cancels that future, which
+is how the coroutine learns of it; by the cancellation type it asks the other side to stop and raises at once, or
+takes a new future and goes on waiting. When a wait swallows the cancellation of the run itself (because the activity
+completed after all), the run is cancelled again at its next await (`on_swallowed`), so that a request to cancel is
+never lost.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Outbound:
         self.recorded_ids: frozenset[str] | set[str] = frozenset()
         """Activity ids that history records for this activation: their arguments were converted when they were sent."""
 
-    # --- timers --------------------------------------------------------------------------------------------------------
+    # --- timers --------------------------------------------------------------------------------------------
 
     def start_timer(self, timer: Timer, seconds: float) -> None:
         """Ask for a durable timer."""
@@ -118,7 +119,7 @@ class Outbound:
         finally:
             timer.cancel()
 
-    # --- activities ----------------------------------------------------------------------------------------------------
+    # --- activities ----------------------------------------------------------------------------------------
 
     def schedule_activity(self, asked: StartActivityInput) -> ScheduleActivity:
         """Ask for an activity.
@@ -192,7 +193,7 @@ class Outbound:
         self.loop.adopt(handle)
         return handle
 
-    # --- children ------------------------------------------------------------------------------------------------------
+    # --- children ------------------------------------------------------------------------------------------
 
     async def start_child(self, asked: StartChildWorkflowInput) -> StartedChild:
         """Ask for a child and wait until it has started."""
@@ -209,10 +210,10 @@ class Outbound:
         child.search_attributes = encode_search_attributes(asked.search_attributes) or None
         child.metadata = self._values.metadata(asked.static_summary, asked.static_details)
         self._ledger.add(child)
-        while True:
+        run_id = ""
+        while not run_id:
             try:
                 run_id = await child.start
-                break
             except asyncio.CancelledError as cancelled:
                 if child.is_done or isinstance(cancelled, CancelledChildError):
                     raise
@@ -273,7 +274,7 @@ class Outbound:
         child.cancel = CancelExternal(target, "", child, self.loop.create_future())
         self._ledger.add(child.cancel)
 
-    # --- other workflows -----------------------------------------------------------------------------------------------
+    # --- other workflows -----------------------------------------------------------------------------------
 
     def external(self, workflow_id: str, run_id: str | None) -> External:
         """Give the handle of another workflow."""

@@ -7,9 +7,10 @@ The rule, for an exception that leaves workflow code:
 * continue-as-new continues as new;
 * what means cancellation, after the run was asked to cancel, ends the run as cancelled;
 * failures (`FailureError`, `asyncio.TimeoutError`, and the types named by workflow or worker) fail the run;
-* a group of exceptions is decided by its leaves: if all are failures, the run fails with the whole group, each leaf visible;
-  cancellations among them do not count against it; one leaf that is neither decides for the group;
-* anything else is an error of the code: it fails the workflow *task*, which is tried again until a deployment heals it.
+* a group of exceptions is decided by its leaves: if all are failures, the run fails with the whole group, each leaf
+  visible; cancellations among them do not count against it; one leaf that is neither decides for the group;
+* anything else is an error of the code: it fails the workflow *task*, which is tried again until a deployment heals
+  it.
 """
 
 from __future__ import annotations

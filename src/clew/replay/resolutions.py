@@ -1,8 +1,8 @@
 """Outcomes: events that answer a request, turned into what the waiting code gets.
 
-Owns: one function an event type, which finds the request and settles its future.
-Never: runs workflow code (settling a future only queues its waiters); converts a result (the waiting code does, so that an
-undecodable one is an error at its await).
+Owns: one function an event type, which finds the request and settles its future. Never: runs workflow code (settling
+a future only queues its waiters); converts a result (the waiting code does, so that an undecodable one is an error at
+its await).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Resolutions:
             e.RequestCancelExternalWorkflowExecutionFailed: self.external_cancel_failed,
         }
 
-    # --- activities ----------------------------------------------------------------------------------------------------
+    # --- activities ----------------------------------------------------------------------------------------
 
     def _close_activity(self, scheduled_event_id: int) -> ScheduleActivity | None:
         activity = self._open.activities.pop(scheduled_event_id, None)
@@ -93,7 +93,7 @@ class Resolutions:
             cause = CancelledError("Activity cancelled", *details)
             activity.future.set_exception(cancelled_activity(activity, cause, event.started_event_id, event.identity))
 
-    # --- timers --------------------------------------------------------------------------------------------------------
+    # --- timers --------------------------------------------------------------------------------------------
 
     def timer_fired(self, event: e.TimerFired) -> None:
         started = self._open.timers.pop(event.timer_id, None)
@@ -106,7 +106,7 @@ class Resolutions:
         started.timer.pending = None
         self._loop.resume(started.timer)
 
-    # --- children ------------------------------------------------------------------------------------------------------
+    # --- children ------------------------------------------------------------------------------------------
 
     def child_start_failed(self, event: e.StartChildWorkflowExecutionFailed) -> None:
         child = self._close_child(event.initiated_event_id)
@@ -175,7 +175,7 @@ class Resolutions:
         error.__cause__ = cause
         return error
 
-    # --- other workflows -----------------------------------------------------------------------------------------------
+    # --- other workflows -----------------------------------------------------------------------------------
 
     def external_signaled(self, event: e.ExternalWorkflowExecutionSignaled) -> None:
         signal = self._open.signals.pop(event.initiated_event_id, None)

@@ -27,7 +27,7 @@ from clew.common import (
 from clew.converter import PayloadConverter, decode_typed_search_attributes, encode_search_attributes
 from clew.model import commands as c
 from clew.model import events as e
-from clew.model.payload import from_stored
+from clew.model.payload import Payloads, from_stored
 from clew.replay import commands as requests
 from clew.replay.chance import Chance, is_in_interceptor, uuid4_of, uuid7_of
 from clew.replay.handlers import Handlers, current_update
@@ -124,7 +124,7 @@ class WorkflowRuntime(Runtime):
         self._instance: Any = None
         self._chance: Chance | None = None
         self.out = Outbound(ledger, values, self.check_writable, cancel_again, namespace, task_queue)
-        self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)
+        self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)  # type: ignore[abstract]
         self.out.loop = self.loop
         self.handlers = Handlers(self)
         self.inbound_chain: WorkflowInboundInterceptor | None = None
@@ -141,7 +141,7 @@ class WorkflowRuntime(Runtime):
             "workflow_type": self.workflow_type,
         }
 
-    # --- for the machine -----------------------------------------------------------------------------------------------
+    # --- for the machine -----------------------------------------------------------------------------------
 
     def begin(self, started: e.WorkflowExecutionStarted) -> None:
         """Take what the run started with."""
@@ -233,7 +233,7 @@ class WorkflowRuntime(Runtime):
         error = context.get("exception")
         _log.error("workflow.lost_error message=%s %s", context.get("message"), self.label, exc_info=error)
 
-    # --- what the run knows of itself ------------------------------------------------------------------------------------
+    # --- what the run knows of itself ----------------------------------------------------------------------
 
     def info(self) -> Info:
         return self.info_directly() if self.outbound_chain is None else self.outbound_chain.info()
@@ -309,7 +309,7 @@ class WorkflowRuntime(Runtime):
     def is_continue_as_new_suggested(self) -> bool:
         return self.task_event.suggest_continue_as_new
 
-    # --- time and chance -------------------------------------------------------------------------------------------------
+    # --- time and chance -----------------------------------------------------------------------------------
 
     def now(self) -> datetime:
         return self.time
@@ -337,7 +337,7 @@ class WorkflowRuntime(Runtime):
     def uuid7(self) -> UUID:
         return uuid7_of(self.random(), self.time_ns() // 1_000_000)
 
-    # --- waiting ---------------------------------------------------------------------------------------------------------
+    # --- waiting -------------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float, summary: str | None) -> Coroutine[Any, Any, None]:
         return self.out.sleep(seconds, summary)
@@ -366,7 +366,7 @@ class WorkflowRuntime(Runtime):
                 timer.cancel()
             self.conditions.pop(future, None)
 
-    # --- what happens elsewhere ------------------------------------------------------------------------------------------
+    # --- what happens elsewhere ----------------------------------------------------------------------------
 
     def start_activity(self, input: StartActivityInput) -> ActivityHandle[Any]:
         chain = self.outbound_chain
@@ -439,7 +439,7 @@ class WorkflowRuntime(Runtime):
             )
         )
 
-    # --- versions, memo, search attributes --------------------------------------------------------------------------------
+    # --- versions, memo, search attributes -----------------------------------------------------------------
 
     def patched(self, patch_id: str, is_deprecated: bool) -> bool:
         answer = self.patches.get(patch_id)
@@ -448,7 +448,7 @@ class WorkflowRuntime(Runtime):
             answer = not self.is_replaying_now or patch_id in self.recorded_patches
             self.patches[patch_id] = answer
             if answer:
-                marker = {
+                marker: dict[str, Payloads] = {
                     "patch_id": (msgspec.Raw(msgspec.json.encode(patch_id)),),
                     "deprecated": (msgspec.Raw(b"true" if is_deprecated else b"false"),),
                 }
@@ -491,7 +491,7 @@ class WorkflowRuntime(Runtime):
             self._search_attributes.update(payloads)
             self._info = None
 
-    # --- handlers ----------------------------------------------------------------------------------------------------------
+    # --- handlers ------------------------------------------------------------------------------------------
 
     def signal_handler(self, name: str | None) -> Callable[..., Any] | None:
         return self.handlers.bound_signal(name or "") if name in self.handlers.signals else None
@@ -520,7 +520,7 @@ class WorkflowRuntime(Runtime):
     def current_update_info(self) -> UpdateInfo | None:
         return current_update.get()
 
-    # --- state of the run --------------------------------------------------------------------------------------------------
+    # --- state of the run ----------------------------------------------------------------------------------
 
     def current_details(self) -> str:
         return self.details

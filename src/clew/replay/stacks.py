@@ -2,8 +2,8 @@
 
 Owns: walking suspended coroutines, for people. Never: runs or changes anything.
 
-How it works: a suspended task is a chain of coroutines, each awaiting the next. The innermost frame that is not ours or
-asyncio's is the line a person wants; the name of what it called says what it waits for.
+How it works: a suspended task is a chain of coroutines, each awaiting the next. The innermost frame that is not ours
+or asyncio's is the line a person wants; the name of what it called says what it waits for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Values of workflow code on their way into and out of commands and events.
 
-Owns: conversion with the limits of the namespace, and the messages that name what was too large or cannot be converted.
-Never: how a value becomes a payload (``converter`` knows); codecs (the worker applies them outside of workflow code).
+Owns: conversion with the limits of the namespace, and the messages that name what was too large or cannot be
+converted. Never: how a value becomes a payload (``converter`` knows); codecs (the worker applies them outside of
+workflow code).
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Values:
         limits: Of the namespace.
     """
 
-    __slots__ = ("_failure_converter", "_limits", "payload_converter")
+    __slots__ = ("failure_converter", "limits", "payload_converter")
 
     def __init__(
         self, payload_converter: PayloadConverter, failure_converter: FailureConverter, limits: Limits
     ) -> None:
         self.payload_converter = payload_converter
-        self._failure_converter = failure_converter
-        self._limits = limits
+        self.failure_converter = failure_converter
+        self.limits = limits
 
     def encode(self, values: Sequence[Any], kind: str, name: str) -> Payloads:
         """Convert arguments or a result.
@@ -67,7 +68,7 @@ class Values:
         except EncodeError as error:
             raise EncodeError(f"Cannot convert an {kind} {name!r}: {error}", path=error.path) from error
         size = payloads_size(payloads)
-        if size > self._limits.payload_bytes_max:
+        if size > self.limits.payload_bytes_max:
             raise EncodeError(self._too_large(payloads, size, kind, name))
         return payloads
 
@@ -87,11 +88,11 @@ class Values:
 
     def to_failure(self, error: BaseException) -> Failure:
         """Give the failure that stands for an exception."""
-        return self._failure_converter.to_failure(error, self.payload_converter)
+        return self.failure_converter.to_failure(error, self.payload_converter)
 
     def from_failure(self, failure: Failure) -> BaseException:
         """Give the exception that a failure stands for."""
-        return self._failure_converter.from_failure(failure, self.payload_converter)
+        return self.failure_converter.from_failure(failure, self.payload_converter)
 
     def encode_mapping(self, values: Mapping[str, Any] | None, kind: str, name: str) -> dict[str, StoredPayload] | None:
         """Convert a memo.
@@ -112,8 +113,8 @@ class Values:
         if not summary and not details:
             return None
         return UserMetadata(
-            summary=self._text(summary, "summary", self._limits.summary_bytes_max),
-            details=self._text(details, "details", self._limits.details_bytes_max),
+            summary=self._text(summary, "summary", self.limits.summary_bytes_max),
+            details=self._text(details, "details", self.limits.details_bytes_max),
         )
 
     def _text(self, text: str | None, name: str, bytes_max: int) -> StoredPayload | None:
@@ -131,8 +132,8 @@ class Values:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         which = f" (the largest is number {largest + 1}, with {sizes[largest]} bytes)" if len(sizes) > 1 else ""
         return (
-            f"The {kind} {name!r} takes {size} bytes{which}, but at most {self._limits.payload_bytes_max} are allowed. Store "
-            "large data elsewhere and pass a reference, or raise the namespace's limit payload_bytes_max."
+            f"The {kind} {name!r} takes {size} bytes{which}, but at most {self.limits.payload_bytes_max} are allowed. "
+            "Store large data elsewhere and pass a reference, or raise the namespace's limit payload_bytes_max."
         )
 
 

@@ -530,7 +530,7 @@ def update(
         )
         _check_handler("update", definition.name, definition.signature, decorated)
         setattr(decorated, _UPDATE, definition)
-        decorated.validator = functools.partial(_set_validator, decorated)
+        cast(Any, decorated).validator = functools.partial(_set_validator, decorated)
         return decorated
 
     return decorate if fn is None else decorate(fn)
@@ -690,7 +690,8 @@ def _init_problems(cls: type[Any], run_fn: Callable[..., Any], has_init: bool) -
     if own.args_max == expected.args_max and own.required_count == expected.required_count:
         return []
     return [
-        f"__init__ is marked @workflow.init and takes {own.arg_names}, but run takes {expected.arg_names}; make them alike"
+        f"__init__ is marked @workflow.init and takes {own.arg_names}, but run takes {expected.arg_names}; "
+        "make them alike"
     ]
 
 

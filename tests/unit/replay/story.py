@@ -1,7 +1,7 @@
 """A small engine for one run, in memory: it turns the machine's answers into history, event by event.
 
-It follows the ordering rules of the real one as far as workflow code can see them, and keeps the whole history, so that a
-test can rebuild the run anew (`cold`) or check that a replay fits (`replay_check`).
+It follows the ordering rules of the real one as far as workflow code can see them, and keeps the whole history, so
+that a test can rebuild the run anew (`cold`) or check that a replay fits (`replay_check`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Story:
             **started,
         )
 
-    # --- events from outside ---------------------------------------------------------------------
+    # --- events from outside -------------------------------------------------------------------------------
 
     def add(self, kind: type[Any], **fields: Any) -> Any:
         event = kind(event_id=len(self.events) + 1, event_time=self.time, **fields)
@@ -140,7 +140,7 @@ class Story:
         )
         return update_id
 
-    # --- workflow tasks --------------------------------------------------------------------------
+    # --- workflow tasks ------------------------------------------------------------------------------------
 
     def make_machine(self, workflow: type[Any] | None = None, options: MachineOptions | None = None) -> WorkflowMachine:
         return WorkflowMachine(
@@ -287,7 +287,7 @@ class Story:
                 return
         raise AssertionError(f"no message {command.message_id!r}")
 
-    # --- checks ----------------------------------------------------------------------------------
+    # --- checks --------------------------------------------------------------------------------------------
 
     def result(self) -> Any:
         """The result of the closed run."""
