@@ -23,6 +23,7 @@ from clew.core.replies import HeartbeatReply, StartedActivity
 from clew.core.retry import RetryVerdict, cut_failure, decide_retry
 from clew.core.state import ExecutionState
 from clew.core.step import Step
+from clew.core.tables import ACTIVITY_TABLE, ActivityInput
 from clew.core.tasks import expect_news, want_task
 from clew.core.transition import ITEM_ACTIVITY, ActivityTaskReady, Transition
 from clew.model import events as e
@@ -50,13 +51,7 @@ def decide_start_activity(
     Reply: `StartedActivity`.
     """
     activity = state.activities.get(scheduled_event_id)
-    if (
-        activity is None
-        or activity.attempt != attempt
-        or activity.started_time is not None
-        or activity.next_attempt_time is not None
-        or activity.is_closing
-    ):
+    if activity is None or activity.attempt != attempt or not _takes(activity, ActivityInput.TAKE):
         return refuse(
             RejectionCode.ACTIVITY_NOT_FOUND,
             f"Attempt {attempt} of the activity scheduled by event {scheduled_event_id} no longer waits for a worker.",
@@ -81,7 +76,7 @@ def decide_complete_activity(
     state: ExecutionState, request: CompleteActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the result of an activity."""
-    activity = _find(state, request.token)
+    activity = _find(state, request.token, ActivityInput.END)
     if isinstance(activity, Rejection):
         return activity
     finding = check_payloads(f"the result of activity {activity.activity_id!r}", request.result, limits)
@@ -107,7 +102,7 @@ def decide_fail_activity(
     state: ExecutionState, request: FailActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the failure of an attempt: it is tried again, or the activity fails for good."""
-    activity = _find(state, request.token)
+    activity = _find(state, request.token, ActivityInput.FAIL)
     if isinstance(activity, Rejection):
         return activity
     step = Step(state, now, limits)
@@ -138,7 +133,7 @@ def decide_cancel_activity(
     state: ExecutionState, request: CancelActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the report that an activity ended because it was asked to."""
-    activity = _find(state, request.token)
+    activity = _find(state, request.token, ActivityInput.END)
     if isinstance(activity, Rejection):
         return activity
     if not activity.is_cancel_requested:
@@ -168,7 +163,7 @@ def decide_release_activity(
     state: ExecutionState, request: ReleaseActivityRequest, now: datetime
 ) -> Transition | Rejection:
     """Take back an attempt that never ran: it waits for another worker, and no attempt is spent."""
-    activity = _find(state, request.token)
+    activity = _find(state, request.token, ActivityInput.RELEASE)
     if isinstance(activity, Rejection):
         return activity
     step = Step(state, now, LIMITS_DEFAULT)
@@ -180,7 +175,7 @@ def decide_release_activity(
 
 def decide_detach_activity(state: ExecutionState, token: TaskToken, now: datetime) -> Transition | Rejection:
     """The attempt will be completed from elsewhere: it no longer depends on the session that began it."""
-    activity = _find(state, token)
+    activity = _find(state, token, ActivityInput.HEARTBEAT)
     if isinstance(activity, Rejection):
         return activity
     activity.session = ""
@@ -194,7 +189,7 @@ def decide_heartbeat_activity(
 
     Reply: `HeartbeatReply`.
     """
-    activity = _find(state, request.token)
+    activity = _find(state, request.token, ActivityInput.HEARTBEAT)
     if isinstance(activity, Rejection):
         return activity
     activity.heartbeat_details = request.details
@@ -205,18 +200,20 @@ def decide_heartbeat_activity(
     )
 
 
-def _find(state: ExecutionState, token: TaskToken | ActivityTarget) -> PendingActivity | Rejection:
+def _takes(activity: PendingActivity, what: ActivityInput) -> bool:
+    return what in ACTIVITY_TABLE[activity.phase]
+
+
+def _find(state: ExecutionState, token: TaskToken | ActivityTarget, what: ActivityInput) -> PendingActivity | Rejection:
+    """The activity that the caller may report on: the holder of its lease, or anyone who names it by id."""
     if isinstance(token, TaskToken):
         activity = state.activities.get(token.scheduled_event_id)
-        if activity is not None and not (
-            activity.lease_id == token.lease_id
-            and activity.attempt == token.attempt
-            and activity.started_time is not None
-        ):
+        if activity is not None and not (activity.lease_id == token.lease_id and activity.attempt == token.attempt):
             activity = None
     else:
         activity = state.activities.get(state.derived.activity_ids.get(token.activity_id, 0))
-    if activity is None or activity.is_closing:
+        what = ActivityInput.END_BY_ID if what is not ActivityInput.HEARTBEAT else what
+    if activity is None or not _takes(activity, what):
         return refuse(
             RejectionCode.ACTIVITY_NOT_FOUND,
             f"Activity {token.activity_id!r} of workflow {state.workflow_id!r} does not wait for this attempt: it has "

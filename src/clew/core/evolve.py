@@ -5,7 +5,7 @@ that no event holds, beyond making records in their first state.
 
 How it works: a table from event type to function; a test checks that no event type is missing. Each function answers
 with the pending item it touched, so that a wide run rewrites only that. Law: for every run, at every version,
-``durable_facts(fold(history)) == durable_facts(state)``.
+``durable_facts(fold(history)) == durable_facts(state)`` (``core.facts``).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _timer_started(state: ExecutionState, event: e.TimerStarted) -> Touched:
     timer = PendingTimer(started_event_id=event.event_id, timer_id=event.timer_id, due_time=due_time)
     state.timers[event.event_id] = timer
     state.derived.timer_ids[event.timer_id] = event.event_id
-    state.derived.deadlines.push(due_time, ITEM_TIMER, event.event_id)
+    state.arm(ITEM_TIMER, event.event_id)
     return (ITEM_TIMER, event.event_id)
 
 
@@ -462,43 +462,3 @@ _TABLE: Final[dict[type[e.BaseEvent], Callable[[ExecutionState, Any], Touched]]]
     e.WorkflowExecutionUnpaused: _unpaused,
     **dict.fromkeys(CLOSE_STATUS, _closed),
 }
-
-
-# --- the law ---------------------------------------------------------------------------------------------------------
-
-_PLAIN: Final = (
-    "workflow_id", "workflow_type", "task_queue", "start_time", "execution_time", "first_execution_run_id",
-    "key_generation", "status", "next_event_id", "close_time", "close_event_id", "parent", "parent_initiated_event_id",
-    "root", "start_request_id", "attempt", "cron_schedule", "retry_policy", "workflow_execution_timeout",
-    "workflow_run_timeout", "workflow_task_timeout", "execution_deadline", "run_deadline", "memo", "search_attributes",
-    "priority", "versioning_override", "versioning_behavior", "deployment_version", "first_task_at",
-    "previous_started_event_id", "external_signals", "external_cancels", "completed_updates", "cancel_requested",
-    "cancel_reason", "signal_count", "recent_request_ids",
-)  # fmt: skip
-"""Fields that follow from history as they are."""
-
-_ACTIVITY_FACTS: Final = PendingActivity.__struct_fields__[: PendingActivity.__struct_fields__.index("attempt")]
-
-
-def durable_facts(state: ExecutionState) -> dict[str, object]:
-    """The facts that history holds, in a comparable form: the same for the state decided and the state folded."""
-    facts: dict[str, object] = {name: getattr(state, name) for name in _PLAIN}
-    for name in ("external_signals", "external_cancels"):
-        facts[name] = {key: item.target for key, item in getattr(state, name).items()}
-    task = state.workflow_task
-    facts["workflow_task"] = None if task is None or task.is_virtual else (
-        task.scheduled_event_id, task.started_event_id, task.attempt, task.scheduled_time, task.started_time,
-        task.start_to_close_timeout,
-    )  # fmt: skip
-    facts["activities"] = {
-        key: tuple(getattr(item, name) for name in _ACTIVITY_FACTS) for key, item in state.activities.items()
-    }
-    facts["timers"] = {key: (item.timer_id, item.due_time) for key, item in state.timers.items()}
-    facts["children"] = {
-        key: (item.ref, item.workflow_type, item.parent_close_policy, item.started_event_id)
-        for key, item in state.children.items()
-    }
-    facts["accepted_updates"] = {
-        update.update_id: update.accepted_event_id for update in state.updates.values() if update.accepted_event_id
-    }
-    return facts

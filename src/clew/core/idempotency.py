@@ -13,7 +13,11 @@ retry and a reset inherit it; continue-as-new, the next cron run and a new run o
 from __future__ import annotations
 
 import hashlib
-import hmac
+from functools import lru_cache
+from typing import Final
+
+BLOCK_BYTES: Final = 64
+"""Block size of SHA-256 (FIPS 180-4), to which HMAC pads its key (RFC 2104 §2)."""
 
 
 def _length_prefixed(text: str) -> bytes:
@@ -31,4 +35,16 @@ def idempotency_key(secret: bytes, workflow_id: str, activity_id: str, generatio
         generation: ``ExecutionState.key_generation``.
     """
     message = _length_prefixed(workflow_id) + _length_prefixed(activity_id) + _length_prefixed(generation)
-    return hmac.digest(secret, message, hashlib.sha256).hex()
+    inner, outer = _keyed(secret)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(message)
+    outer.update(inner.digest())
+    return outer.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _keyed(secret: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+    """The two hashes of HMAC with the key already in them (RFC 2104 §4): a key costs two copies instead of a set-up."""
+    key = hashlib.sha256(secret).digest() if len(secret) > BLOCK_BYTES else secret
+    key = key.ljust(BLOCK_BYTES, b"\0")
+    return hashlib.sha256(bytes(b ^ 0x36 for b in key)), hashlib.sha256(bytes(b ^ 0x5C for b in key))

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from clew.core.tables import ActivityPhase, WorkflowTaskPhase
 from clew.model.events import ZERO, ExecutionRef, UpdateRequest
 from clew.model.failure import Failure
 from clew.model.limits import STICKY_SCHEDULE_TO_START_TIMEOUT_DEFAULT
@@ -27,11 +28,11 @@ from clew.model.policies import ParentClosePolicy, Priority, RetryPolicy
 PRIORITY_DEFAULT: Final = 3
 
 
-class _Pending(msgspec.Struct, kw_only=True, array_like=True):
+class _Pending(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """Base of the records."""
 
 
-class AttemptRecord(msgspec.Struct, kw_only=True, array_like=True, frozen=True):
+class AttemptRecord(msgspec.Struct, gc=False, kw_only=True, array_like=True, frozen=True):
     """A failed attempt of an activity, kept for people (semantics 0.4)."""
 
     attempt: int
@@ -79,9 +80,13 @@ class PendingActivity(_Pending, kw_only=True):
     release_reason: str = ""
 
     @property
-    def is_started(self) -> bool:
-        """Whether a worker holds the current attempt."""
-        return self.started_time is not None
+    def phase(self) -> ActivityPhase:
+        """Where the activity stands."""
+        if self.is_closing:
+            return ActivityPhase.CLOSING
+        if self.started_time is not None:
+            return ActivityPhase.STARTED
+        return ActivityPhase.SCHEDULED if self.next_attempt_time is None else ActivityPhase.BACKING_OFF
 
     @property
     def is_cancel_requested(self) -> bool:
@@ -225,9 +230,11 @@ class PendingWorkflowTask(_Pending, kw_only=True):
     history_size_bytes: int = 0
 
     @property
-    def is_started(self) -> bool:
-        """Whether a worker holds the task."""
-        return self.started_event_id != 0
+    def phase(self) -> WorkflowTaskPhase:
+        """Where the task stands."""
+        if self.started_event_id:
+            return WorkflowTaskPhase.STARTED
+        return WorkflowTaskPhase.SCHEDULED if self.not_before is None else WorkflowTaskPhase.BACKING_OFF
 
     def deadline(self) -> datetime | None:
         """The earliest instant at which something happens to this task by itself."""

@@ -16,7 +16,7 @@ from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import Rejection
 
 
-class _Reply(msgspec.Struct, frozen=True, kw_only=True):
+class _Reply(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     """Base of the replies."""
 
 

@@ -5,7 +5,7 @@ forward by events, ``core.step`` and the ``decide_*`` functions by facts that ha
 (``core.codec`` does).
 
 How it works: the fields fall into three groups. *Durable* ones follow from history: folding the events gives them
-again, which `evolve.durable_facts` states and the property tests check after every transition. *Facts without events*
+again, which `facts.durable_facts` states and the property tests check after every transition. *Facts without events*
 (attempts, leases, sticky session, admitted updates, buffered events, what people are shown) live only here and in the
 stored snapshot. *Derived* ones (indexes, the heap of deadlines) are rebuilt after a load and never stored.
 """
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
 from clew.core import deadlines
-from clew.core.deadlines import DeadlineHeap
+from clew.core.deadlines import DeadlineHeap, Entry
 from clew.core.pending import (
     CompletedUpdate,
     PendingActivity,
@@ -40,11 +41,14 @@ from clew.model.policies import (
     WorkflowExecutionStatus,
 )
 
+HEAP_SLACK: Final = 256
+"""Entries that the heap of deadlines may hold beyond four a pending item, before those out of date are dropped."""
+
 WIDE_ITEMS: int = 64
 """A run with more pending items than this keeps each in a row of its own from then on (design §5)."""
 
 
-class WorkflowTaskProblem(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class WorkflowTaskProblem(msgspec.Struct, gc=False, frozen=True, kw_only=True, array_like=True):
     """Why the last workflow task did not complete; shown to people until one does.
 
     Args:
@@ -70,12 +74,7 @@ class Derived:
         self.timer_ids = {t.timer_id: t.started_event_id for t in state.timers.values()}
         self.backing_off = {a.scheduled_event_id for a in state.activities.values() if a.next_attempt_time}
         self.update_ids = {u.update_id: u for u in state.completed_updates.values()}
-        entries = [
-            (when, kind, item_id)
-            for kind, item_id in state.deadline_keys()
-            if (when := state.deadline_of(kind, item_id)) is not None
-        ]
-        self.deadlines = DeadlineHeap(entries)
+        self.deadlines = DeadlineHeap(state.present_deadlines())
 
 
 class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
@@ -239,8 +238,17 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     def arm(self, kind: int, item_id: int = 0) -> None:
         """Note that this thing has a new, or an earlier, deadline."""
         when = self.deadline_of(kind, item_id)
-        if when is not None:
-            self.derived.deadlines.push(when, kind, item_id)
+        if when is None:
+            return
+        heap = self.derived.deadlines
+        heap.push(when, kind, item_id)
+        if len(heap) > HEAP_SLACK and len(heap) > HEAP_SLACK + 4 * self.pending_item_count:
+            self.derived.deadlines = DeadlineHeap(self.present_deadlines())
+
+    def present_deadlines(self) -> list[Entry]:
+        """Every deadline, once, in no order."""
+        keys = self.deadline_keys()
+        return [(when, *key) for key in keys if (when := self.deadline_of(*key)) is not None]
 
     @property
     def pending_item_count(self) -> int:

@@ -127,7 +127,7 @@ ITEM_UPDATE: Final = 6
 """Kinds of pending items; the item id is the id of the event that made it."""
 
 
-class Transition(msgspec.Struct, kw_only=True):
+class Transition(msgspec.Struct, gc=False, kw_only=True):
     """The facts and effects of one input, to be committed together.
 
     Args:

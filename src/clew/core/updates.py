@@ -14,7 +14,7 @@ from datetime import datetime
 
 from clew.core.checks import check_id, check_payloads, refuse, sentence
 from clew.core.closing import finish
-from clew.core.commands import Problem
+from clew.core.command_checks import Problem
 from clew.core.evolve import update_message_id
 from clew.core.pending import PendingUpdate, PendingWorkflowTask
 from clew.core.replies import SentUpdate, UpdateAdmission

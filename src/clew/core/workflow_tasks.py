@@ -17,11 +17,13 @@ from clew.core import deadlines
 from clew.core.chain import complete_run
 from clew.core.checks import refuse
 from clew.core.closing import finish
-from clew.core.commands import CommandCheck, Problem, apply_command, check_commands
+from clew.core.command_checks import CommandCheck, Problem, check_commands
+from clew.core.commands import apply_command
 from clew.core.pending import PendingWorkflowTask
 from clew.core.replies import DroppedWorkflowTask, StartedWorkflowTask
 from clew.core.state import ExecutionState
 from clew.core.step import Step
+from clew.core.tables import WORKFLOW_TASK_TABLE, WorkflowTaskInput
 from clew.core.tasks import fail_task, scheduled_event, started_event, want_task, write_down
 from clew.core.transition import Transition
 from clew.core.updates import Messages, has_admitted, reject_unanswered, send_updates, want_update_task
@@ -63,8 +65,12 @@ def decide_start_workflow_task(
     Reply: `StartedWorkflowTask`.
     """
     task = state.workflow_task
-    is_stale = task is None or task.started_event_id or task.not_before is not None
-    if task is None or is_stale or task.scheduled_event_id != scheduled_event_id or task.attempt != attempt:
+    if (
+        task is None
+        or task.scheduled_event_id != scheduled_event_id
+        or task.attempt != attempt
+        or WorkflowTaskInput.TAKE not in WORKFLOW_TASK_TABLE[task.phase]
+    ):
         return _task_not_found(state)
     step = Step(state, now, limits)
     state.lease_count += 1

@@ -71,7 +71,10 @@ class Attention:
 
     def arm(self, entry: RunEntry) -> None:
         """The run's next deadline may have become earlier."""
-        when = entry.state.next_attention()
+        self.arm_at(entry, entry.state.next_attention())
+
+    def arm_at(self, entry: RunEntry, when: datetime | None) -> None:
+        """The same, for a caller that knows the deadline."""
         if when is None:
             return
         armed = entry.armed_at

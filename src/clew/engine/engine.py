@@ -100,7 +100,9 @@ class Engine:
         self._cache = RunCache(store)
         self._waiters = HistoryWaiters()
         self._locator = Locator(store, self._cache, self.namespaces)
-        self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded)
+        self._pipeline = CommitPipeline(
+            store, self._ids, on_discard=self._discarded, on_finished=self._cache.drop_closed
+        )
         self._matcher = Matcher(
             store,
             clock,
@@ -517,7 +519,7 @@ class Engine:
     def _changed(self, entry: RunEntry, transition: Transition) -> None:
         """A transition of this run is durable."""
         state = entry.state
-        self._attention.arm(entry)
+        self._attention.arm_at(entry, entry.next_at)
         if transition.events:
             first = transition.events[0]
             entry.durable_last_event_id = transition.events[-1].event_id

@@ -29,6 +29,7 @@ from clew.core.transition import (
     WorkflowTaskReady,
 )
 from clew.engine.offers import Offer, OfferDesk
+from clew.engine.outbox_rows import OUTBOX_EFFECTS
 from clew.engine.pipeline import CommitPipeline, Outcome, Submission
 from clew.engine.runs import RunCache, RunEntry
 from clew.model.rejection import Rejection, RejectionCode
@@ -145,8 +146,9 @@ class Funnel:
         if entry.is_discarded and operation.locate is not None:
             self.spawn(self.retry(operation))
             return
+        now = self._clock.now()
         try:
-            outcome = operation.decide(entry.state, self._clock.now())
+            outcome = operation.decide(entry.state, now)
         except Exception as error:
             self._park(entry, operation, error)
             return
@@ -159,20 +161,20 @@ class Funnel:
         if outcome is None:
             self._after_current(entry, operation, lambda: operation.answer(None))
             return
-        self.submit(entry, outcome, operation)
+        self.submit(entry, outcome, operation, now)
 
-    def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None) -> None:
+    def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None, now: datetime) -> None:
         """Hand over what the transition made ready, and commit it."""
         submission = OpSubmission(entry, transition, self.settle, operation)
         if transition.effects:
-            self.hand_over(submission)
+            self.hand_over(submission, now)
         if operation is not None and operation.tasks_delete:
             submission.tasks_delete = operation.tasks_delete
         if transition.events:
             entry.remember(transition.events)
         new_run = transition.new_run
         if new_run is not None:
-            self._submit_with_new_run(submission, *new_run)
+            self._submit_with_new_run(submission, *new_run, now)
         else:
             self._pipeline.submit(submission, outbox_delete=operation.outbox_delete if operation is not None else None)
 
@@ -220,7 +222,7 @@ class Funnel:
 
     # --- hand-over --------------------------------------------------------------------------------------------------
 
-    def hand_over(self, submission: OpSubmission) -> None:
+    def hand_over(self, submission: OpSubmission, now: datetime) -> None:
         """Match ready tasks to waiting workers now, so that they are committed already leased.
 
         Decisions absorbed here may make further effects; those are looked at in turn.
@@ -231,15 +233,19 @@ class Funnel:
             effect = effects[position]
             position += 1
             if type(effect) is WorkflowTaskReady:
-                self._desk.match_workflow_task(submission, effect, self._clock.now())
+                self._desk.match_workflow_task(submission, effect, now)
             elif type(effect) is ActivityTaskReady:
-                self._desk.match_activity_task(submission, effect, self._clock.now())
+                self._desk.match_activity_task(submission, effect, now)
+            elif type(effect) in OUTBOX_EFFECTS:
+                submission.reaches_out = True
 
-    def _submit_with_new_run(self, submission: OpSubmission, state: ExecutionState, transition: Transition) -> None:
+    def _submit_with_new_run(
+        self, submission: OpSubmission, state: ExecutionState, transition: Transition, now: datetime
+    ) -> None:
         successor = self._adopt_new_run(submission.entry, state)
         follow = OpSubmission(successor, transition, self.settle, None)
         if transition.effects:
-            self.hand_over(follow)
+            self.hand_over(follow, now)
         successor.remember(transition.events)
         self._pipeline.submit_together(submission, follow)
 

@@ -86,7 +86,7 @@ class Keeping:
                     logger.warning("keeping.task_requeued run_id=%s count=%d", entry.state.run_id, len(lost))
                     found += len(lost)
                     submission = OpSubmission(entry, Transition(effects=list(lost)), self._funnel.settle, None)
-                    self._funnel.hand_over(submission)
+                    self._funnel.hand_over(submission, self._clock.now())
                     self._funnel.submit_prepared(submission)
         return found
 

@@ -23,7 +23,7 @@ from clew.ports.store import OutboxRow
 
 OutboxEffect: TypeAlias = StartChild | SignalExternal | CancelExternal | ApplyParentClosePolicy | NotifyParent
 
-_OUTBOX_TYPES: Final = frozenset({StartChild, SignalExternal, CancelExternal, ApplyParentClosePolicy, NotifyParent})
+OUTBOX_EFFECTS: Final = frozenset({StartChild, SignalExternal, CancelExternal, ApplyParentClosePolicy, NotifyParent})
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(OutboxEffect)
 
@@ -33,7 +33,7 @@ def outbox_rows(entry: RunEntry, transition: Transition, ids: IdBlocks) -> list[
     return [
         OutboxRow(message_id=ids.next_task_id(), shard=entry.shard, run_key=entry.run_key, body=_encoder.encode(effect))
         for effect in transition.effects
-        if type(effect) in _OUTBOX_TYPES
+        if type(effect) in OUTBOX_EFFECTS
     ]
 
 

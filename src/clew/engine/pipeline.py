@@ -42,7 +42,7 @@ Outcome = CommitStatus | StoreError
 class Submission:
     """One transition on its way to the store, and who waits for it."""
 
-    __slots__ = ("entry", "on_settled", "tasks_delete", "tasks_put", "transition")
+    __slots__ = ("entry", "on_settled", "reaches_out", "tasks_delete", "tasks_put", "transition")
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class Submission:
         self.on_settled = on_settled
         self.tasks_put = tasks_put
         self.tasks_delete = tasks_delete
+        self.reaches_out = False
+        """Whether an effect on another execution is among the transition's."""
 
 
 class _OpenWrite:
@@ -81,11 +83,13 @@ class CommitPipeline:
         ids: IdBlocks,
         *,
         on_discard: Callable[[RunEntry], None],
+        on_finished: Callable[[RunEntry], None],
         on_batch: Callable[[int, int], None] | None = None,
     ) -> None:
         self._store = store
         self._ids = ids
         self._on_discard = on_discard
+        self._on_finished = on_finished
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
         self._open: dict[int, _OpenWrite] = {}
@@ -196,10 +200,8 @@ class CommitPipeline:
                 )
                 if not needs_visibility:
                     needs_visibility = any(type(event) in SEARCHABLE_CHANGES for event in events)
-            if transition.effects:
-                rows = outbox_rows(entry, transition, self._ids)
-                if rows:
-                    outbox = [*(outbox or ()), *rows]
+            if submission.reaches_out:
+                outbox = [*(outbox or ()), *outbox_rows(entry, transition, self._ids)]
             if submission.tasks_put:
                 tasks_put += submission.tasks_put
             if submission.tasks_delete:
@@ -267,6 +269,8 @@ class CommitPipeline:
         waiting = entry.after_settled
         while waiting and waiting[0][0] <= entry.settled_count:
             waiting.popleft()[1]()
+        if entry.settled_count == entry.submitted_count and entry.state.close_event_id:
+            self._on_finished(entry)
 
 
 def _item_changes(

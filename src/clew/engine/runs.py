@@ -67,6 +67,7 @@ class RunEntry:
         "expected_latest_run_key",
         "is_discarded",
         "items_are_rows",
+        "next_at",
         "persisted_attention_at",
         "persisted_status",
         "persisted_version",
@@ -99,6 +100,7 @@ class RunEntry:
         self.items_are_rows = False
         self.is_discarded = False
         self.armed_at: datetime | None = None
+        self.next_at: datetime | None = None
         self.submitted_count = 0
         self.settled_count = 0
         self.durable_last_event_id = 0
@@ -149,7 +151,7 @@ class RunEntry:
         While the run is busy an earlier stored instant may stand (it costs a spurious look, and saves an index change on
         every step); a parked run stores the exact one.
         """
-        wanted = self.state.next_attention()
+        wanted = self.next_at = self.state.next_attention()
         stored = self.persisted_attention_at
         if wanted is not None and stored is not None and stored <= wanted and self.state.is_busy:
             return stored
@@ -195,6 +197,11 @@ class RunCache:
         key = (entry.state.namespace, entry.state.workflow_id)
         if self._open_by_id.get(key) == entry.run_key:
             del self._open_by_id[key]
+
+    def drop_closed(self, entry: RunEntry) -> None:
+        """Forget a run that is closed and durable, unless somebody still asks it something."""
+        if not (entry.queries or entry.queries_on_task or entry.update_waiters):
+            self._entries.pop(entry.run_key, None)
 
     def mark_closed(self, entry: RunEntry) -> None:
         """The run is closed: its workflow id no longer leads here."""

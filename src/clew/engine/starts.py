@@ -180,7 +180,7 @@ class Starter:
     ) -> OpSubmission:
         submission = OpSubmission(entry, transition, settled, None)
         self._cache.add(entry)
-        self._funnel.hand_over(submission)
+        self._funnel.hand_over(submission, entry.state.start_time)
         entry.remember(transition.events)
         return submission
 
@@ -307,7 +307,7 @@ class Starter:
             self._insert_settled(submission, outcome, request, extras, future, races)
 
         closing = OpSubmission(existing, ended, self._funnel.settle, None)
-        self._funnel.hand_over(closing)
+        self._funnel.hand_over(closing, self._clock.now())
         existing.remember(ended.events)
         self._pipeline.submit_together(closing, self._submission(entry, transition, settled))
 

@@ -91,14 +91,14 @@ class ExternalFailedCause(enum.Enum):
     INVALID_VERSIONING_OVERRIDE = "InvalidVersioningOverride"
 
 
-class UserMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+class UserMetadata(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """Texts that an author gives for people to read: a summary (400 bytes) and details (20 000 bytes)."""
 
     summary: OptionalPayload = None
     details: OptionalPayload = None
 
 
-class ExecutionRef(msgspec.Struct, frozen=True, omit_defaults=True):
+class ExecutionRef(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """Names an execution: a run, or with an empty ``run_id`` the current run of a workflow id."""
 
     workflow_id: str
@@ -106,7 +106,7 @@ class ExecutionRef(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str = ""
 
 
-class SdkMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+class SdkMetadata(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """Flags of the SDK that a workflow task was completed under; kept so that replay behaves alike."""
 
     core_used_flags: tuple[int, ...] = ()
@@ -471,7 +471,7 @@ class UpsertWorkflowSearchAttributes(BaseEvent, frozen=True, kw_only=True):
     workflow_task_completed_event_id: int = 0
 
 
-class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UpdateRequest(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """What a caller of an update sent."""
 
     update_id: str
@@ -489,7 +489,7 @@ class WorkflowExecutionUpdateAccepted(BaseEvent, frozen=True, kw_only=True):
     accepted_request: UpdateRequest | None = None
 
 
-class UpdateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UpdateOutcome(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """How an update ended: a failure, or else its result."""
 
     result: Payloads = ()

@@ -40,6 +40,7 @@ class RetryState(enum.Enum):
 
 class _Info(
     msgspec.Struct,
+    gc=False,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
@@ -123,7 +124,7 @@ FailureInfo: TypeAlias = (
 )
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Failure(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """One error of a chain.
 
     Args:

@@ -36,7 +36,7 @@ from clew.model.policies import (
 )
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every request and response."""
 
 

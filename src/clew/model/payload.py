@@ -41,7 +41,7 @@ _WHITESPACE: Final = b" \t\n\r"
 """What may stand around a JSON value and is lost when the value becomes a slice of a larger text."""
 
 
-class Payload(msgspec.Struct, frozen=True):
+class Payload(msgspec.Struct, gc=False, frozen=True):
     """Bytes with metadata, as converters and codecs make and read them.
 
     Args:
@@ -53,12 +53,12 @@ class Payload(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
-class _Wrapped(msgspec.Struct, frozen=True):
+class _Wrapped(msgspec.Struct, gc=False, frozen=True):
     metadata: dict[str, bytes]
     data: bytes = b""
 
 
-class _Envelope(msgspec.Struct, frozen=True, rename={"payload": "$payload"}):
+class _Envelope(msgspec.Struct, gc=False, frozen=True, rename={"payload": "$payload"}):
     payload: _Wrapped
 
 
@@ -105,7 +105,10 @@ def from_stored(stored: StoredPayload) -> Payload:
 
 def payloads_size(payloads: Iterable[StoredPayload]) -> int:
     """The bytes that these payloads take in storage, which is what the size limits count."""
-    return sum(len(memoryview(p)) for p in payloads)
+    total = 0
+    for payload in payloads:
+        total += memoryview(payload).nbytes
+    return total
 
 
 def base64_text(data: bytes) -> str:

@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+class RetryPolicy(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """How often and how fast a failed attempt is tried again.
 
     The wait before attempt ``n + 1`` is ``initial_interval * backoff_coefficient ** (n - 1)``, never more than
@@ -95,7 +95,7 @@ class VersioningBehavior(enum.Enum):
     AUTO_UPGRADE = "AutoUpgrade"
 
 
-class Priority(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Priority(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """Order of dispatch within a task queue.
 
     Args:
@@ -109,14 +109,14 @@ class Priority(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fairness_weight: float | None = None
 
 
-class DeploymentVersion(msgspec.Struct, frozen=True):
+class DeploymentVersion(msgspec.Struct, gc=False, frozen=True):
     """A deployed version of worker code."""
 
     deployment_name: str
     build_id: str
 
 
-class VersioningOverride(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class VersioningOverride(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """A per-run exception from the deployment's routing."""
 
     behavior: VersioningBehavior

@@ -41,7 +41,7 @@ class RejectionCode(enum.Enum):
     INTERNAL = "internal"
 
 
-class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Rejection(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """An expected no.
 
     Args:

@@ -140,7 +140,7 @@ class CommitStatus(enum.Enum):
     LATEST_RUN_CONFLICT = "latest_run_conflict"
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     """A run as the store has it."""
 
     shard: int
