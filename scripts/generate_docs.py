@@ -12,6 +12,7 @@ from typing import Any
 
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
+from scripts.cli_page import cli_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -50,8 +51,14 @@ def errors_page() -> str:
     return _page("docs/_errors.toml and clew.service.errors", lines)
 
 
+def cli_page() -> str:
+    """Every command, with its options and exit codes."""
+    return _page("clew.cli", cli_lines())
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "glossary.md": glossary_page,
+    DOCS / "reference" / "cli.md": cli_page,
     DOCS / "reference" / "errors.md": errors_page,
 }
 """Every generated page."""

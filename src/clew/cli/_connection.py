@@ -18,8 +18,7 @@ import click
 
 from clew.cli._errors import CommandError, ReaderGone
 from clew.client import Client
-from clew.client._target import parse_target
-from clew.embedded import MEMORY
+from clew.client._target import MEMORY, parse_target
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, RPCError
 

@@ -37,6 +37,8 @@ TIMED_OUT: Final = 14
 CONTINUED: Final = 15
 PARTLY_DONE: Final = 16
 """A command on many runs did not succeed on each of them."""
+DOES_NOT_FIT: Final = 17
+"""A history that was replayed does not fit the code."""
 
 
 @dataclass(frozen=True)

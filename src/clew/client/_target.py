@@ -17,8 +17,12 @@ _HOST_PORT: Final = re.compile(r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
+MEMORY: Final = ":memory:"
+"""The path of a store that is on no disk."""
+
+
 class SqliteTarget(NamedTuple):
-    """A SQLite file, or ``:memory:``."""
+    """A SQLite file, or `MEMORY`."""
 
     path: str
 
