@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from clew.common import RawValue
 from clew.converter import decode_arguments, to_stored_payloads
-from clew.exceptions import ApplicationError, DataConversionError
+from clew.exceptions import ApplicationError, CancelledError, DataConversionError
 from clew.model import events as e
 from clew.model.inputs import QueryResult, UpdateRejection
 from clew.model.payload import Payloads, from_stored
@@ -277,6 +277,8 @@ class Handlers:
             if not runtime.is_update_failure(error):
                 runtime.fail_task(error)
                 return
+            if type(error) is asyncio.CancelledError:
+                error = CancelledError(f"The handler of update {request.name!r} was cancelled")
             outcome = e.UpdateOutcome(failure=runtime.values.to_failure(error))
         runtime.ledger.add(CompleteUpdate(request.update_id, outcome))
 

@@ -240,7 +240,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Make a future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
         *,

@@ -556,7 +556,10 @@ class WorkflowMachine:
 
     def _where(self) -> str:
         lines = stacks.waiting_on(self._loop.tasks)
-        return lines[0].partition(" @ ")[2] if lines else ""
+        if lines:
+            return lines[0].partition(" @ ")[2]
+        code = self._definition.run_fn.__code__
+        return f"{code.co_filename}:{code.co_firstlineno} in {code.co_qualname}"
 
 
 def _mark_interceptor() -> None:

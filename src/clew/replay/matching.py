@@ -182,7 +182,8 @@ def _identity(event: Any) -> str:
 
 def _hint(event: e.BaseEvent, pending: Pending | None) -> str:
     """What usually is behind it, where that can be told."""
-    if isinstance(pending, StartTimer) != isinstance(event, e.TimerStarted):
+    is_close = pending is not None and pending.is_close
+    if not is_close and isinstance(pending, StartTimer) != isinstance(event, e.TimerStarted):
         return (
             " A timer was added or removed; a duration that turned from zero or less to more than zero, or back, does"
             " that: only positive ones start a timer."

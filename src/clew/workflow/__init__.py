@@ -1,7 +1,8 @@
 """What authors of workflows import: ``from clew import workflow``.
 
-A workflow is a class with one async `run` method. Its code may wait for months and survives crashes, because it is run
-again against its recorded history; so it must do the same every time. What reaches outside goes through activities.
+A workflow is a class with one async `run` method. Its code may wait for months and survives crashes, because it is
+run again against its recorded history; so it must do the same every time. What reaches outside goes through
+activities.
 """
 
 from __future__ import annotations

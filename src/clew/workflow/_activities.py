@@ -3,8 +3,8 @@
 Owns: `start_activity`, `execute_activity`, their local, class and method forms, options and handles.
 Never: schedules anything itself (the runtime does).
 
-How it works: every form ends in one input struct; what the function's signature tells (argument and result types) goes
-with it. Checks that need no history are made here, at the call, so that their errors stand where the mistake is.
+How it works: every form ends in one input struct; what the function's signature tells (argument and result types)
+goes with it. Checks that need no history are made here, at the call, so that their errors stand where the mistake is.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LocalActivityConfig(TypedDict, total=False):
     durable: str
 
 
-# --- activities ----------------------------------------------------------------------------------------------------
+# --- activities -------------------------------------------------------------------------------------------
 
 
 @overload
@@ -310,7 +310,7 @@ async def execute_activity_method(activity: Any, arg: Any = UNSET, *, args: Sequ
     return await current().execute_activity(activity_input(activity, arg, args, None, **options))
 
 
-# --- from a call to its input --------------------------------------------------------------------------------------
+# --- from a call to its input -----------------------------------------------------------------------------
 
 
 def activity_input(

@@ -1,7 +1,7 @@
 """Child workflows, other workflows, and continuing as new, as workflow code calls them.
 
-Owns: `start_child_workflow`, `execute_child_workflow`, `get_external_workflow_handle`, `continue_as_new`, the handles.
-Never: starts or signals anything itself (the runtime does).
+Owns: `start_child_workflow`, `execute_child_workflow`, `get_external_workflow_handle`, `continue_as_new`, the
+handles. Never: starts or signals anything itself (the runtime does).
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def continue_as_new(arg: Any = UNSET, *, args: Sequence[Any] = (), workflow: Any
     current().continue_as_new(_continue_input(workflow, arg, args, **options))
 
 
-# --- from a call to its input --------------------------------------------------------------------------------------
+# --- from a call to its input -----------------------------------------------------------------------------
 
 
 def workflow_name_and_types(workflow: Any, result_type: Any | None) -> tuple[str, Sequence[Any] | None, Any | None]:

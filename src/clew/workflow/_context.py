@@ -149,7 +149,7 @@ def upsert_search_attributes(attributes: SearchAttributes | Sequence[SearchAttri
     current().upsert_search_attributes(attributes)
 
 
-# --- handlers at run time ------------------------------------------------------------------------------------------
+# --- handlers at run time ---------------------------------------------------------------------------------
 
 
 def get_signal_handler(name: str) -> Callable[..., Any] | None:

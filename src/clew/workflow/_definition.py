@@ -3,8 +3,8 @@
 Owns: `defn`, `run`, `init`, `signal`, `query`, `update`, and the definitions they leave on classes and functions.
 Never: runs anything (``replay`` does).
 
-How it works: the decorators on methods only mark them; `defn` reads the finished class, checks the whole and keeps one
-`Definition`. Mistakes are reported there, with class, method and remedy, so that none shows up at run time only.
+How it works: the decorators on methods only mark them; `defn` reads the finished class, checks the whole and keeps
+one `Definition`. Mistakes are reported there, with class, method and remedy, so that none shows up at run time only.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Definition:
         return definition.name, definition.ret_type
 
 
-# --- the class -----------------------------------------------------------------------------------------------------
+# --- the class --------------------------------------------------------------------------------------------
 
 
 @overload
@@ -375,7 +375,7 @@ def dynamic_config(fn: Callable[[Any], DynamicWorkflowConfig]) -> Callable[[Any]
     return fn
 
 
-# --- handlers ------------------------------------------------------------------------------------------------------
+# --- handlers ---------------------------------------------------------------------------------------------
 
 
 @overload
@@ -553,7 +553,7 @@ def _set_validator(update_fn: Callable[..., Any], validator: ValidatorT) -> Vali
     return validator
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------
 
 
 def _check_handler_options(kind: str, name: str | None, dynamic: bool | None) -> None:

@@ -4,7 +4,8 @@ Owns: the input of each call, and the inbound and outbound interceptor bases (na
 Never: the innermost ends of the two chains (``replay`` has them).
 
 How it works: a worker's interceptors each wrap the next one. Inbound calls (run, signal, query, update) end in the
-user's function; outbound calls (start an activity, a child, …) end in a command. Without interceptors no chain is made.
+user's function; outbound calls (start an activity, a child, …) end in a command. Without interceptors no chain is
+made.
 """
 
 from __future__ import annotations

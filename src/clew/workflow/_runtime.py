@@ -3,8 +3,8 @@
 Owns: the abstract `Runtime`, how the current one is found, and the facts it hands out.
 Never: an implementation (``replay`` has it), I/O, threads, clocks.
 
-How it works: workflow code runs on an event loop of ``replay``, which carries its runtime in an attribute. So whether a
-piece of code is inside a workflow, and in which, is a matter of the running loop of its thread.
+How it works: workflow code runs on an event loop of ``replay``, which carries its runtime in an attribute. So whether
+a piece of code is inside a workflow, and in which, is a matter of the running loop of its thread.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns: `saga` and its order of compensation. Never: runs a compensation other than as an activity.
 
 How it works: an async context manager keeps the compensations that steps added. If its block raises, they run as
-activities, last first, in a task of their own that the run's cancellation does not reach; then the error goes on, with
-the errors of compensations that failed for good attached as notes and in `compensation_errors`.
+activities, last first, in a task of their own that the run's cancellation does not reach; then the error goes on,
+with the errors of compensations that failed for good attached as notes and in `compensation_errors`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Owns: `now`, `time`, `random`, `uuid4`, `sleep`, `wait_condition`, `wait`, `as_completed` and their like.
 Never: the clock (time is that of the workflow task at hand).
 
-How it works: `asyncio.sleep`, `asyncio.timeout` and `wait_for` are durable in workflow code as well; the functions here
-add a summary, or an order. One rule for durations (`sleep`, timeouts): zero or less is a mere turn of the loop and
-leaves no event; anything more starts a timer, of at least 1 ms.
+How it works: `asyncio.sleep`, `asyncio.timeout` and `wait_for` are durable in workflow code as well; the functions
+here add a summary, or an order. One rule for durations (`sleep`, timeouts): zero or less is a mere turn of the loop
+and leaves no event; anything more starts a timer, of at least 1 ms.
 """
 
 from __future__ import annotations
