@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from clew.core.codec import decode_state, encode_item, encode_state, item_keys
-from clew.core.evolve import durable_facts, fold
+from clew.core.evolve import fold
+from clew.core.facts import durable_facts
 from clew.core.state import ExecutionState
+from clew.core.tables import ACTIVITY_TABLE, WORKFLOW_TASK_TABLE, ActivityPhase, WorkflowTaskPhase
 from clew.core.transition import Transition
 from clew.model.events import Event, decode_events, encode_events
 
@@ -16,6 +18,8 @@ class Snapshot:
         self.encoded = encode_state(state)
         self.items = {key: encode_item(state, *key) for key in item_keys(state)}
         self.was_open = state.is_open
+        self.activity_phases = {key: activity.phase for key, activity in state.activities.items()}
+        self.task_phase = state.workflow_task.phase if state.workflow_task is not None else WorkflowTaskPhase.NONE
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Snapshot) and (self.encoded, self.items) == (other.encoded, other.items)
@@ -50,6 +54,18 @@ def check_transition(
     check_stored_form(before, state, transition)
 
 
+def check_phases(before: Snapshot, after: Snapshot) -> None:
+    """Every change of phase is one that a table has."""
+    for key, phase in before.activity_phases.items():
+        now = after.activity_phases.get(key, ActivityPhase.CLOSED)
+        allowed = frozenset[ActivityPhase]().union(*ACTIVITY_TABLE[phase].values())
+        assert now is phase or now in allowed, f"activity {key} went from {phase} to {now}"
+    for key in after.activity_phases.keys() - before.activity_phases.keys():
+        assert after.activity_phases[key] is ActivityPhase.SCHEDULED
+    allowed_for_task = frozenset[WorkflowTaskPhase]().union(*WORKFLOW_TASK_TABLE[before.task_phase].values())
+    assert after.task_phase is before.task_phase or after.task_phase in allowed_for_task
+
+
 def check_derived(state: ExecutionState) -> None:
     """Indexes and the heap say what a scan would say."""
     derived = state.derived
@@ -64,6 +80,8 @@ def check_derived(state: ExecutionState) -> None:
 def check_stored_form(before: Snapshot | None, state: ExecutionState, transition: Transition) -> None:
     """A snapshot round-trips, and what changed among the items of a wide run is marked."""
     now = Snapshot(state)
+    if before is not None:
+        check_phases(before, now)
     items = [(kind, item_id, data) for (kind, item_id), data in now.items.items() if data is not None]
     again = decode_state(now.encoded, items if state.is_wide else ())
     assert again == state, "the stored form does not give the state back"

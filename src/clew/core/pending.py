@@ -80,6 +80,11 @@ class PendingActivity(_Pending, kw_only=True):
     release_reason: str = ""
 
     @property
+    def is_started(self) -> bool:
+        """Whether a worker holds the current attempt."""
+        return self.started_time is not None
+
+    @property
     def phase(self) -> ActivityPhase:
         """Where the activity stands."""
         if self.is_closing:
@@ -228,6 +233,11 @@ class PendingWorkflowTask(_Pending, kw_only=True):
     suggest_continue_as_new: bool = False
     suggest_continue_as_new_reasons: tuple[str, ...] = ()
     history_size_bytes: int = 0
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a worker holds the task."""
+        return self.started_event_id != 0
 
     @property
     def phase(self) -> WorkflowTaskPhase:

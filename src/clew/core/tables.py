@@ -78,7 +78,6 @@ ACTIVITY_TABLE: Final[ActivityTable] = {
     _A.SCHEDULED: {
         _AI.TAKE: frozenset({_A.STARTED}),
         _AI.END_BY_ID: _ENDED | _RETRIED,
-        _AI.HEARTBEAT: frozenset({_A.SCHEDULED}),
         _AI.TIME_OUT: _ENDED,
         _AI.CANCEL: _GONE,
         _AI.RUN_CLOSES: _GONE,
@@ -97,7 +96,6 @@ ACTIVITY_TABLE: Final[ActivityTable] = {
     _A.BACKING_OFF: {
         _AI.BACKOFF_ENDS: frozenset({_A.SCHEDULED}),
         _AI.END_BY_ID: _ENDED | _RETRIED,
-        _AI.HEARTBEAT: frozenset({_A.BACKING_OFF}),
         _AI.TIME_OUT: _ENDED,
         _AI.CANCEL: _GONE,
         _AI.RUN_CLOSES: _GONE,
