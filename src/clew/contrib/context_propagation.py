@@ -10,7 +10,7 @@ replayed run sees what it saw. Variables that are not set send no header.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, NoReturn, final
 
@@ -75,7 +75,7 @@ class _Carrier:
         return added
 
     @contextlib.contextmanager
-    def context(self, headers: Mapping[str, Payload]) -> Iterator[None]:
+    def context(self, headers: Mapping[str, Payload]) -> Generator[None]:
         tokens = [(variable, variable.set(value)) for variable, value in self._found(headers)]
         try:
             yield
