@@ -21,7 +21,7 @@ from clew.client import (
     WorkflowHistory,
     format_compact_history,
 )
-from clew.model.events import ActivityTaskStarted, Event, TimerFired, WorkflowExecutionSignaled
+from clew.model.events import ActivityTaskStarted, Event, TimerFired, TimerStarted, WorkflowExecutionSignaled
 from examples.claims.models import ClaimResult, Outcome
 from examples.claims.plan import Plan, PlannedClaim
 from examples.claims.services.ledger import Ledger, LedgerSummary
@@ -122,6 +122,7 @@ def make_report(records: Iterable[ClaimRecord], ledger: LedgerSummary, letters: 
     paid_cents = 0
     for record in records:
         report.retry_count += count_retries(record.events)
+        report.problems += [f"{record.claim_id}: {early}" for early in find_early_timers(record.events)]
         if record.result is None:
             report.problems.append(_describe_unfinished(record))
             continue
@@ -142,6 +143,18 @@ def make_report(records: Iterable[ClaimRecord], ledger: LedgerSummary, letters: 
 def count_retries(events: Iterable[Event]) -> int:
     """How many attempts of activities went before those that were recorded."""
     return sum(event.attempt - 1 for event in events if isinstance(event, ActivityTaskStarted))
+
+
+def find_early_timers(events: Iterable[Event]) -> list[str]:
+    """Timers that fired before they were due."""
+    due = {}
+    early = []
+    for event in events:
+        if isinstance(event, TimerStarted):
+            due[event.event_id] = event.event_time + event.start_to_fire_timeout
+        elif isinstance(event, TimerFired) and event.event_time < due[event.started_event_id]:
+            early.append(f"timer {event.timer_id} fired {due[event.started_event_id] - event.event_time} early")
+    return early
 
 
 def _describe_unfinished(record: ClaimRecord) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from clew.client import WorkflowExecutionStatus, WorkflowHistory
-from clew.model.events import ActivityTaskStarted, Event, TimerFired, WorkflowExecutionSignaled
+from clew.model.events import ActivityTaskStarted, Event, TimerFired, TimerStarted, WorkflowExecutionSignaled
 from examples.claims.models import Claim, ClaimResult, Outcome, Payment
 from examples.claims.plan import PlannedClaim, make_plan
 from examples.claims.report import ClaimRecord, Report, count_retries, make_report
@@ -95,8 +95,17 @@ def test_letters(letters: list[tuple[str, str]], problem: str) -> None:
     assert problem in problems(record(Outcome.PAID), books(HONEST_ID), letters)
 
 
-def fired(event_id: int) -> Event:
-    return TimerFired(event_id=event_id, event_time=NOON, timer_id=str(event_id), started_event_id=event_id - 1)
+def timer(event_id: int, fired_after_seconds: float = 1.0) -> tuple[Event, Event]:
+    """A timer of one second."""
+    return (
+        TimerStarted(event_id=event_id, event_time=NOON, timer_id="1", start_to_fire_timeout=timedelta(seconds=1)),
+        TimerFired(
+            event_id=event_id + 1,
+            event_time=NOON + timedelta(seconds=fired_after_seconds),
+            timer_id="1",
+            started_event_id=event_id,
+        ),
+    )
 
 
 def photos(event_id: int) -> Event:
@@ -107,14 +116,21 @@ ALL_LETTERS = [*LETTERS, (HONEST_ID, "reminder")]
 
 
 def test_photos_after_the_last_deadline_are_late() -> None:
-    item = record(Outcome.NO_PHOTOS, fired(10), fired(20), photos(21))
+    item = record(Outcome.NO_PHOTOS, *timer(10), *timer(20), photos(22))
     report = make_report([item], books(), ALL_LETTERS)
     assert (report.problems, report.late_photos_count) == ([], 1)
 
 
 def test_photos_before_the_last_deadline_must_count() -> None:
-    item = record(Outcome.NO_PHOTOS, fired(10), photos(15), fired(20))
+    item = record(Outcome.NO_PHOTOS, *timer(10), photos(15), *timer(20))
     assert "had come in time" in problems(item, books(), ALL_LETTERS)
+
+
+def test_timer_that_fires_early() -> None:
+    assert "timer 1 fired 0:00:00.500000 early" in problems(
+        record(Outcome.PAID, *timer(10, fired_after_seconds=0.5)), books(HONEST_ID)
+    )
+    assert problems(record(Outcome.PAID, *timer(10)), books(HONEST_ID)) == ""
 
 
 def test_retries_are_attempts_after_the_first() -> None:
