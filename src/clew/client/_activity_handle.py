@@ -1,6 +1,6 @@
 """A handle on an activity that is completed from outside of its function.
 
-Owns: `AsyncActivityHandle`, `AsyncActivityIDReference`, and the task token as bytes.
+Owns: `AsyncActivityHandle` and `AsyncActivityIDReference`.
 Never: runs an activity (``worker`` does).
 """
 
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
-
-import msgspec
 
 from clew.client._interceptor import (
     CompleteAsyncActivityInput,
@@ -38,21 +36,6 @@ class AsyncActivityIDReference:
     workflow_id: str
     run_id: str | None
     activity_id: str
-
-
-def decode_task_token(data: bytes) -> TaskToken:
-    """Read a token as ``activity.info().task_token`` gives it.
-
-    Raises:
-        ValueError: These bytes are not a token.
-    """
-    try:
-        return msgspec.json.decode(data, type=TaskToken)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"These {len(data)} bytes are not a task token: {error}. Pass activity.info().task_token unchanged, or "
-            "name the activity by workflow_id, run_id and activity_id."
-        ) from error
 
 
 @final

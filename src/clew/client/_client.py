@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Required, Self, TypedDict, Unpack, cast, final, overload
 
 from clew.adapters import new_request_id
-from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference, decode_task_token
+from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
 from clew.client._calls import call_service
 from clew.client._description import WorkflowExecutionAsyncIterator, WorkflowExecutionCount
 from clew.client._handle import WorkflowHandle
@@ -45,6 +45,7 @@ from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
 from clew.service.connection import Connection
 from clew.service.requests import ListWorkflowsRequest
+from clew.service.tokens import decode_task_token
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
 
 
