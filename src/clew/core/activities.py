@@ -23,11 +23,11 @@ from clew.core.replies import HeartbeatReply, StartedActivity
 from clew.core.retry import RetryVerdict, cut_failure, decide_retry
 from clew.core.state import ExecutionState
 from clew.core.step import Step
-from clew.core.tables import ACTIVITY_TABLE, ActivityInput
+from clew.core.tables import ActivityInput, ActivityPhase, activity_phases_taking
 from clew.core.tasks import expect_news, want_task
 from clew.core.transition import ITEM_ACTIVITY, ActivityTaskReady, Transition
 from clew.model import events as e
-from clew.model.failure import Failure, RetryState, TimeoutInfo, TimeoutType
+from clew.model.failure import Failure, RetryState, ServerInfo, TimeoutInfo, TimeoutType
 from clew.model.inputs import (
     ActivityTarget,
     CancelActivityRequest,
@@ -42,6 +42,13 @@ from clew.model.rejection import Rejection, RejectionCode
 
 LOST_MESSAGE: Final = "The worker {worker!r} that ran attempt {attempt} is gone; how far the attempt came is not known."
 
+_MAY_BE_TAKEN: Final = activity_phases_taking(ActivityInput.TAKE)
+_MAY_END: Final = activity_phases_taking(ActivityInput.END)
+_MAY_END_BY_ID: Final = activity_phases_taking(ActivityInput.END_BY_ID)
+_MAY_FAIL: Final = activity_phases_taking(ActivityInput.FAIL)
+_MAY_BE_RELEASED: Final = activity_phases_taking(ActivityInput.RELEASE)
+_MAY_HEARTBEAT: Final = activity_phases_taking(ActivityInput.HEARTBEAT)
+
 
 def decide_start_activity(
     state: ExecutionState, *, scheduled_event_id: int, attempt: int, session: str, identity: str, now: datetime
@@ -51,7 +58,7 @@ def decide_start_activity(
     Reply: `StartedActivity`.
     """
     activity = state.activities.get(scheduled_event_id)
-    if activity is None or activity.attempt != attempt or not _takes(activity, ActivityInput.TAKE):
+    if activity is None or activity.attempt != attempt or activity.phase not in _MAY_BE_TAKEN:
         return refuse(
             RejectionCode.ACTIVITY_NOT_FOUND,
             f"Attempt {attempt} of the activity scheduled by event {scheduled_event_id} no longer waits for a worker.",
@@ -76,13 +83,16 @@ def decide_complete_activity(
     state: ExecutionState, request: CompleteActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the result of an activity."""
-    activity = _find(state, request.token, ActivityInput.END)
+    activity = _find(state, request.token, _MAY_END, _MAY_END_BY_ID)
     if isinstance(activity, Rejection):
         return activity
+    step = Step(state, now, limits)
     finding = check_payloads(f"the result of activity {activity.activity_id!r}", request.result, limits)
     if finding:
-        return refuse(RejectionCode.INVALID_ARGUMENT, sentence(finding))
-    step = Step(state, now, limits)
+        # Refusing the report would leave the workflow waiting for a result that cannot come.
+        failure = Failure(message=sentence(finding), info=ServerInfo(non_retryable=True))
+        _fail(step, activity, failure, request.identity)
+        return finish(step)
 
     def outcome(event_id: int, started_event_id: int) -> e.Event:
         return e.ActivityTaskCompleted(
@@ -102,38 +112,42 @@ def decide_fail_activity(
     state: ExecutionState, request: FailActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the failure of an attempt: it is tried again, or the activity fails for good."""
-    activity = _find(state, request.token, ActivityInput.FAIL)
+    activity = _find(state, request.token, _MAY_FAIL, _MAY_END_BY_ID)
     if isinstance(activity, Rejection):
         return activity
     step = Step(state, now, limits)
     if request.last_heartbeat_details is not None:
         activity.heartbeat_details = request.last_heartbeat_details
-    failure = request.failure
+    _fail(step, activity, cut_failure(request.failure, limits.payload_bytes_max), request.identity)
+    return finish(step)
+
+
+def _fail(step: Step, activity: PendingActivity, failure: Failure, identity: str) -> None:
+    """The attempt failed: it is tried again, or the activity closes as failed."""
     verdict = _verdict(step, activity, failure)
     if verdict.is_retried:
         begin_next_attempt(step, activity, failure, verdict)
-        return finish(step)
+        return
 
     def outcome(event_id: int, started_event_id: int) -> e.Event:
         return e.ActivityTaskFailed(
             event_id=event_id,
-            event_time=now,
+            event_time=step.now,
             scheduled_event_id=activity.scheduled_event_id,
             started_event_id=started_event_id,
             failure=failure,
-            identity=request.identity,
+            identity=identity,
             retry_state=verdict.state,
         )
 
-    close_activity(step, activity, outcome, identity=request.identity)
-    return finish(step)
+    close_activity(step, activity, outcome, identity=identity)
 
 
 def decide_cancel_activity(
     state: ExecutionState, request: CancelActivityRequest, now: datetime, *, limits: Limits = LIMITS_DEFAULT
 ) -> Transition | Rejection:
     """Take the report that an activity ended because it was asked to."""
-    activity = _find(state, request.token, ActivityInput.END)
+    activity = _find(state, request.token, _MAY_END, _MAY_END_BY_ID)
     if isinstance(activity, Rejection):
         return activity
     if not activity.is_cancel_requested:
@@ -163,7 +177,7 @@ def decide_release_activity(
     state: ExecutionState, request: ReleaseActivityRequest, now: datetime
 ) -> Transition | Rejection:
     """Take back an attempt that never ran: it waits for another worker, and no attempt is spent."""
-    activity = _find(state, request.token, ActivityInput.RELEASE)
+    activity = _find(state, request.token, _MAY_BE_RELEASED, _MAY_END_BY_ID)
     if isinstance(activity, Rejection):
         return activity
     step = Step(state, now, LIMITS_DEFAULT)
@@ -175,7 +189,7 @@ def decide_release_activity(
 
 def decide_detach_activity(state: ExecutionState, token: TaskToken, now: datetime) -> Transition | Rejection:
     """The attempt will be completed from elsewhere: it no longer depends on the session that began it."""
-    activity = _find(state, token, ActivityInput.HEARTBEAT)
+    activity = _find(state, token, _MAY_HEARTBEAT, _MAY_HEARTBEAT)
     if isinstance(activity, Rejection):
         return activity
     activity.session = ""
@@ -189,7 +203,7 @@ def decide_heartbeat_activity(
 
     Reply: `HeartbeatReply`.
     """
-    activity = _find(state, request.token, ActivityInput.HEARTBEAT)
+    activity = _find(state, request.token, _MAY_HEARTBEAT, _MAY_HEARTBEAT)
     if isinstance(activity, Rejection):
         return activity
     activity.heartbeat_details = request.details
@@ -200,11 +214,12 @@ def decide_heartbeat_activity(
     )
 
 
-def _takes(activity: PendingActivity, what: ActivityInput) -> bool:
-    return what in ACTIVITY_TABLE[activity.phase]
-
-
-def _find(state: ExecutionState, token: TaskToken | ActivityTarget, what: ActivityInput) -> PendingActivity | Rejection:
+def _find(
+    state: ExecutionState,
+    token: TaskToken | ActivityTarget,
+    phases: tuple[ActivityPhase, ...],
+    phases_by_id: tuple[ActivityPhase, ...],
+) -> PendingActivity | Rejection:
     """The activity that the caller may report on: the holder of its lease, or anyone who names it by id."""
     if isinstance(token, TaskToken):
         activity = state.activities.get(token.scheduled_event_id)
@@ -212,8 +227,8 @@ def _find(state: ExecutionState, token: TaskToken | ActivityTarget, what: Activi
             activity = None
     else:
         activity = state.activities.get(state.derived.activity_ids.get(token.activity_id, 0))
-        what = ActivityInput.END_BY_ID if what is not ActivityInput.HEARTBEAT else what
-    if activity is None or not _takes(activity, what):
+        phases = phases_by_id
+    if activity is None or activity.phase not in phases:
         return refuse(
             RejectionCode.ACTIVITY_NOT_FOUND,
             f"Activity {token.activity_id!r} of workflow {state.workflow_id!r} does not wait for this attempt: it has "

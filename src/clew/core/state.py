@@ -158,6 +158,8 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     """Where the code stands, as told with the last completed workflow task."""
     attached_request_ids: list[str] = []
     """Request ids of starts that were answered with this run."""
+    extended_since: datetime | None = None
+    """When the workflow task was scheduled that has been extended by empty answers since."""
 
     @cached_property
     def derived(self) -> Derived:

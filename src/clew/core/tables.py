@@ -136,3 +136,13 @@ WORKFLOW_TASK_TABLE: Final[WorkflowTaskTable] = {
     },
 }
 """The workflow task of an open run. News for a started task is buffered; a full buffer takes the task back."""
+
+
+def activity_phases_taking(what: ActivityInput) -> tuple[ActivityPhase, ...]:
+    """The phases in which a pending activity takes this input."""
+    return tuple(phase for phase, row in ACTIVITY_TABLE.items() if what in row)
+
+
+def task_phases_taking(what: WorkflowTaskInput) -> tuple[WorkflowTaskPhase, ...]:
+    """The phases in which a workflow task takes this input."""
+    return tuple(phase for phase, row in WORKFLOW_TASK_TABLE.items() if what in row)

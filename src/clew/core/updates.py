@@ -161,6 +161,9 @@ class Messages:
         self.by_id.update((message.message_id, message) for message in request.rejections)
         self.by_id.update((message.message_id, message) for message in request.completions)
 
+    def __bool__(self) -> bool:
+        return bool(self.by_id)
+
     def check(self, state: ExecutionState, request: CompleteWorkflowTaskRequest, limits: Limits) -> Problem | None:
         """The first message that does not fit the updates of the run."""
         cause = WorkflowTaskFailedCause.BAD_UPDATE_MESSAGE

@@ -10,7 +10,7 @@ fault makes WorkflowTaskFailed instead, and the caller hears why.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from clew.core import deadlines
@@ -23,8 +23,8 @@ from clew.core.pending import PendingWorkflowTask
 from clew.core.replies import DroppedWorkflowTask, StartedWorkflowTask
 from clew.core.state import ExecutionState
 from clew.core.step import Step
-from clew.core.tables import WORKFLOW_TASK_TABLE, WorkflowTaskInput
-from clew.core.tasks import fail_task, scheduled_event, started_event, want_task, write_down
+from clew.core.tables import WorkflowTaskInput, task_phases_taking
+from clew.core.tasks import fail_task, scheduled_event, started_event, time_out_task, want_task, write_down
 from clew.core.transition import Transition
 from clew.core.updates import Messages, has_admitted, reject_unanswered, send_updates, want_update_task
 from clew.model import commands as c
@@ -35,8 +35,13 @@ from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskReque
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
 
+TASK_EXTENSION_MAX: Final = timedelta(minutes=30)
+"""How long a worker may extend a workflow task by answers that say nothing but "more time" (semantics 1.3)."""
+
 UPDATES_SUGGEST_SHARE: Final = 0.9
 """Continue-as-new is suggested from this share of the updates that one run takes."""
+
+_MAY_BE_TAKEN: Final = task_phases_taking(WorkflowTaskInput.TAKE)
 
 
 def decide_start_workflow_task(
@@ -69,7 +74,7 @@ def decide_start_workflow_task(
         task is None
         or task.scheduled_event_id != scheduled_event_id
         or task.attempt != attempt
-        or WorkflowTaskInput.TAKE not in WORKFLOW_TASK_TABLE[task.phase]
+        or task.phase not in _MAY_BE_TAKEN
     ):
         return _task_not_found(state)
     step = Step(state, now, limits)
@@ -187,6 +192,12 @@ def decide_complete_workflow_task(
     closes = bool(commands) and isinstance(commands[-1], c.CLOSE_COMMANDS)
     if closes and state.buffered_events and not _all_cancelled(state, check):
         return _refuse_close(step, request)
+    if request.force_create_new_workflow_task and not commands:
+        state.extended_since = state.extended_since or task.scheduled_time
+        if now - state.extended_since > TASK_EXTENSION_MAX:
+            return _end_extension(step)
+    else:
+        state.extended_since = None
     state.last_workflow_task_failure = None
     state.waiting_on = request.waiting_on
     state.sticky_session = session if request.is_sticky else ""
@@ -264,6 +275,14 @@ def _drop_speculative(step: Step, task: PendingWorkflowTask, messages: Messages)
     step.reply = DroppedWorkflowTask(reset_event_id=state.previous_started_event_id)
     if has_admitted(state):
         want_update_task(step)
+    return finish(step)
+
+
+def _end_extension(step: Step) -> Transition:
+    """The worker asked for more time too often: the task is taken from it and goes to any worker."""
+    step.state.extended_since = None
+    time_out_task(step)
+    step.reply = _task_not_found(step.state)
     return finish(step)
 
 
