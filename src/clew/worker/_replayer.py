@@ -4,13 +4,14 @@ Owns: `Replayer` and what it reports. Never: an engine; nothing is executed but 
 
 How it works: each history goes through a machine of its own, which compares what the code asks for with what is
 recorded, to the last event of the history. Machines run on a thread of their own, so that workflow code is as far from
-the caller's loop as it is in a worker.
+the caller's loop as it is in a worker. With ``processes`` they run in other interpreters (`_replay_pool`), several at a
+time; results still come in the order of the histories.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -24,6 +25,7 @@ from clew.worker import _settings as settings
 from clew.worker._codecs import rewrite
 from clew.worker._interceptor import Interceptor
 from clew.worker._machines import UnknownWorkflowError, interceptor_classes
+from clew.worker._replay_pool import replay_in_processes
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Replayer:
         data_converter: That of the runs.
         interceptors: Those of the worker.
         workflow_failure_exception_types: Those of the worker.
+        processes: Replay many histories in so many processes; 0 replays them in this one. Classes, converter and
+            interceptors must be picklable then, which those at the top level of a module are.
         workflow_task_executor: Accepted for compatibility and without effect, like the remaining arguments.
 
     Raises:
@@ -76,6 +80,7 @@ class Replayer:
         data_converter: DataConverter | None = None,
         interceptors: Sequence[Interceptor] = (),
         workflow_failure_exception_types: Sequence[type[BaseException]] = (),
+        processes: int = 0,
         build_id: str | None = None,
         identity: str | None = None,
         debug_mode: bool = False,
@@ -88,7 +93,17 @@ class Replayer:
         del disable_safe_workflow_eviction
         if not workflows:
             raise ValueError("The replayer has no workflows. Pass the classes whose histories it is to replay.")
+        settings.check_counts({"processes": processes}, at_least=0)
         self._definitions = settings.read_workflows(workflows)
+        self._processes = processes
+        self._arguments: dict[str, Any] = {
+            "workflows": tuple(workflows),
+            "namespace": namespace,
+            "task_queue": task_queue,
+            "data_converter": data_converter,
+            "interceptors": tuple(interceptors),
+            "workflow_failure_exception_types": tuple(workflow_failure_exception_types),
+        }
         self._namespace = namespace
         self._task_queue = task_queue
         self._data_converter = data_converter or DataConverter.default
@@ -101,13 +116,15 @@ class Replayer:
         )
 
     async def replay_workflow(
-        self, history: WorkflowHistory, *, raise_on_replay_failure: bool = True
+        self, history: WorkflowHistory, *, raise_on_replay_failure: bool = True, is_whole: bool = False
     ) -> WorkflowReplayResult:
         """Replay one history.
 
         Args:
             history: Of an open or a closed run.
             raise_on_replay_failure: Raise what is wrong, rather than return it.
+            is_whole: The history has all that has happened, and is not cut off between the events of a step. Then a
+                request of the code for which there is no event at the end is a mismatch too.
 
         Raises:
             NondeterminismError: The code no longer fits the history.
@@ -117,7 +134,7 @@ class Replayer:
         failure: Exception | None = None
         try:
             decoded = await self._decode(history)
-            await asyncio.to_thread(self._replay, decoded)
+            await asyncio.to_thread(self._replay, decoded, is_whole)
         except Exception as error:
             if raise_on_replay_failure:
                 raise
@@ -125,19 +142,24 @@ class Replayer:
         return WorkflowReplayResult(history, failure)
 
     async def replay_workflows(
-        self, histories: AsyncIterator[WorkflowHistory], *, raise_on_replay_failure: bool = True
+        self,
+        histories: AsyncIterator[WorkflowHistory],
+        *,
+        raise_on_replay_failure: bool = True,
+        is_whole: bool = False,
     ) -> WorkflowReplayResults:
-        """Replay many histories, one after the other.
+        """Replay many histories.
 
         Args:
             histories: The histories.
             raise_on_replay_failure: Raise what is wrong with the first that does not fit, rather than go on.
+            is_whole: See `replay_workflow`.
 
         Raises:
             Exception: See `replay_workflow`.
         """
         failures: dict[str, Exception] = {}
-        async with self.workflow_replay_iterator(histories) as results:
+        async with self.workflow_replay_iterator(histories, is_whole=is_whole) as results:
             async for result in results:
                 if result.replay_failure is None:
                     continue
@@ -148,24 +170,34 @@ class Replayer:
 
     @asynccontextmanager
     async def workflow_replay_iterator(
-        self, histories: AsyncIterator[WorkflowHistory]
+        self, histories: AsyncIterator[WorkflowHistory], *, is_whole: bool = False
     ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
-        """Give an iterator over the results of many histories, as they come."""
+        """Give an iterator over the results of many histories, in their order, each as soon as it is there.
 
-        async def results() -> AsyncIterator[WorkflowReplayResult]:
-            async for history in histories:
-                yield await self.replay_workflow(history, raise_on_replay_failure=False)
-
-        iterator = results()
+        Args:
+            histories: The histories; so many are read ahead as keep the processes busy.
+            is_whole: See `replay_workflow`.
+        """
+        if self._processes:
+            iterator = replay_in_processes(self._arguments, histories, self._processes, is_whole)
+        else:
+            iterator = self._replay_here(histories, is_whole)
         try:
-            yield iterator
+            yield (WorkflowReplayResult(history, failure) async for history, failure in iterator)
         finally:
-            await iterator.aclose()  # type: ignore[attr-defined]
+            await iterator.aclose()
 
-    def _replay(self, history: WorkflowHistory) -> None:
+    async def _replay_here(
+        self, histories: AsyncIterator[WorkflowHistory], is_whole: bool
+    ) -> AsyncGenerator[tuple[WorkflowHistory, Exception | None], None]:
+        async for history in histories:
+            result = await self.replay_workflow(history, raise_on_replay_failure=False, is_whole=is_whole)
+            yield history, result.replay_failure
+
+    def _replay(self, history: WorkflowHistory, is_whole: bool) -> None:
         machine = self._make_machine(history)
         try:
-            machine.replay(history.events)
+            machine.replay(history.events, is_whole=is_whole)
         finally:
             machine.evict()
 
