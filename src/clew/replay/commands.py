@@ -73,6 +73,8 @@ class Pending:
     event_type: ClassVar[type[e.BaseEvent]]
     """The event that records it."""
     is_close: ClassVar[bool] = False
+    has_arguments: ClassVar[bool] = False
+    """Whether it and its event carry arguments, which may change but not trade places (see `Ledger`)."""
 
     def __init__(self) -> None:
         self.site: Site | None = None
@@ -117,6 +119,7 @@ class ScheduleActivity(Pending):
         "task_queue",
     )  # fmt: skip
     event_type = e.ActivityTaskScheduled
+    has_arguments = True
 
     def __init__(
         self,
@@ -252,6 +255,7 @@ class StartChild(Pending):
         "result", "run_id", "search_attributes", "start", "task_queue",
     )  # fmt: skip
     event_type = e.StartChildWorkflowExecutionInitiated
+    has_arguments = True
 
     def __init__(
         self,
@@ -318,6 +322,7 @@ class SignalExternal(Pending):
 
     __slots__ = ("future", "headers", "is_child", "payloads", "signal", "target")
     event_type = e.SignalExternalWorkflowExecutionInitiated
+    has_arguments = True
 
     def __init__(
         self,

@@ -166,8 +166,12 @@ class WorkflowMachine:
                 guard.exit()
             self._loop.leave(before)
 
-    def replay(self, events: Sequence[e.Event]) -> None:
+    def replay(self, events: Sequence[e.Event], *, is_whole: bool = False) -> None:
         """Replay a recorded history, wherever it ends, and compare it with what the code does.
+
+        Args:
+            events: From the first on.
+            is_whole: That nothing is cut off, so that a request without an event at the end is a mismatch too.
 
         Raises:
             NondeterminismError: Code and history do not fit each other.
@@ -180,8 +184,10 @@ class WorkflowMachine:
             rest = self._feed(events, 0, ())
             for event in rest:
                 self._take(event)
+            if is_whole:
+                self._ledger.check_end(events[-1].event_id if events else 0)
         except NondeterminismError as error:
-            raise self._located(error, events) from None
+            raise self._located(error, events, is_whole=is_whole) from None
         finally:
             if self._options.is_guarded:
                 guard.exit()
@@ -301,10 +307,7 @@ class WorkflowMachine:
         loop.time_seconds = task_event.event_time.timestamp()
         self._ledger.begin()
         updates = list(messages)
-        if recorded:
-            updates += self._look_ahead(recorded)
-        else:
-            runtime.out.recorded_ids = frozenset()
+        updates += self._look_ahead(recorded)
         self._apply_jobs(jobs, [(_position(u, task_event), u) for u in updates])
         self._asked = self._ledger.finish(self._close)
 
@@ -325,19 +328,15 @@ class WorkflowMachine:
     def _look_ahead(self, recorded: Sequence[Any]) -> list[Any]:
         """Read what the task left behind that its code needs to know while it runs: patches and accepted updates."""
         runtime = self._runtime
-        ids: set[str] = set()
         updates: list[Any] = []
         for event in recorded:
             kind = type(event)
-            if kind is e.ActivityTaskScheduled:
-                ids.add(event.activity_id)
-            elif kind is e.MarkerRecorded:
+            if kind is e.MarkerRecorded:
                 patch_id = requests.patch_id_of(event)
                 if patch_id:
                     runtime.recorded_patches.add(patch_id)
             elif kind is e.WorkflowExecutionUpdateAccepted:
                 updates.append(event)
-        runtime.out.recorded_ids = ids
         return updates
 
     def _apply_jobs(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
@@ -527,10 +526,12 @@ class WorkflowMachine:
         completion = FailWorkflowTaskRequest(token=task.token, cause=cause, failure=failure)
         return ActivationResult(completion=completion)
 
-    def _located(self, error: NondeterminismError, events: Sequence[e.Event]) -> NondeterminismError:
+    def _located(
+        self, error: NondeterminismError, events: Sequence[e.Event], *, is_whole: bool = False
+    ) -> NondeterminismError:
         """Give the same mismatch with its source line, by replaying once more with lines traced."""
-        is_whole = bool(events) and events[0].event_id == 1
-        if self._ledger.traces_sites or isinstance(error, RestrictedWorkflowAccessError) or not is_whole:
+        begins_at_start = bool(events) and events[0].event_id == 1
+        if self._ledger.traces_sites or isinstance(error, RestrictedWorkflowAccessError) or not begins_at_start:
             return error
         runtime = self._runtime
         twin = WorkflowMachine(
@@ -547,7 +548,7 @@ class WorkflowMachine:
             traces_sites=True,
         )
         try:
-            twin.replay(events)
+            twin.replay(events, is_whole=is_whole)
         except NondeterminismError as located:
             return located
         finally:

@@ -12,6 +12,7 @@ had arrived when it was cancelled) are dropped on both occasions, since the same
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -69,6 +70,8 @@ class Ledger:
         self._asked: list[Pending] = []
         self._unmatched: list[Pending] = []
         self._matched_count = 0
+        self._changed: dict[tuple[type[e.BaseEvent], str], Counter[tuple[bytes, ...]]] = {}
+        """For each kind and name: arguments that were asked for more (or less) often than they are recorded."""
         self.activation = 0
         """Number of the activation at hand."""
         self.open = OpenRequests()
@@ -120,12 +123,29 @@ class Ledger:
             if not differences:
                 self._matched_count = position + 1
                 pending.record(event.event_id, self.open)
+                if pending.has_arguments and pending.payloads != event.input:  # type: ignore[attr-defined]
+                    self._check_order(pending, event)
                 return
         else:
             differences = []
         if is_skippable(event):
             return
         raise self._mismatch(event, pending, differences)
+
+    def _check_order(self, pending: Any, event: Any) -> None:
+        """Take note of changed arguments, which are no mismatch unless they are those of other requests.
+
+        Raises:
+            NondeterminismError: The same requests were made in another order, so that each would get another's result.
+        """
+        balance = self._changed.setdefault((pending.event_type, _name_of(event)), Counter())
+        for change, payloads in ((1, pending.payloads), (-1, event.input)):
+            key = tuple(bytes(stored) for stored in payloads)
+            balance[key] += change
+            if not balance[key]:
+                del balance[key]
+        if not balance:
+            raise self._mismatch(event, pending, ["the order of requests that differ only in their arguments"])
 
     def check_all_matched(self, event: e.BaseEvent) -> None:
         """Make sure that history records every request; `event` is the first that records none.
@@ -136,20 +156,34 @@ class Ledger:
         if self._matched_count < len(self._unmatched):
             raise self._mismatch(event, self._unmatched[self._matched_count], [])
 
+    def check_end(self, event_id: int) -> None:
+        """Make sure that a history which ends with `event_id`, and of which nothing is cut off, records every request.
+
+        Raises:
+            NondeterminismError: One is missing.
+        """
+        if self.has_unmatched:
+            raise self._mismatch(None, self._unmatched[self._matched_count], [], event_id=event_id)
+
     @property
     def has_unmatched(self) -> bool:
         """Whether requests still wait for their events."""
         return self._matched_count < len(self._unmatched)
 
-    def _mismatch(self, event: e.BaseEvent, pending: Pending | None, differences: list[str]) -> NondeterminismError:
-        is_recorded = type(event) in COMMAND_EVENTS
-        recorded = f"{type(event).__name__} (event {event.event_id}){_identity(event)}"
-        if not is_recorded:
-            recorded = f"nothing (the next event is {recorded})"
+    def _mismatch(
+        self, event: e.BaseEvent | None, pending: Pending | None, differences: list[str], *, event_id: int = 0
+    ) -> NondeterminismError:
+        event_id = event.event_id if event is not None else event_id
+        if event is None:
+            recorded = "nothing (it is the last one)"
+        else:
+            recorded = f"{type(event).__name__} (event {event_id}){_identity(event)}"
+            if type(event) not in COMMAND_EVENTS:
+                recorded = f"nothing (the next event is {recorded})"
         attempted = pending.describe() if pending is not None else "nothing"
         place = (pending.place() if pending is not None else "") or self._where()
         message = (
-            f"Workflow code no longer fits its history at event {event.event_id}. Recorded: {recorded}. "
+            f"Workflow code no longer fits its history at event {event_id}. Recorded: {recorded}. "
             f"Attempted: {attempted}{f' at {place}' if place else ''}."
             + "".join(f" Differs in {difference}." for difference in differences)
             + _hint(event, pending)
@@ -157,7 +191,7 @@ class Ledger:
         )
         return NondeterminismError(
             message,
-            event_id=event.event_id,
+            event_id=event_id,
             recorded=recorded,
             attempted=attempted,
             differences=differences,
@@ -172,6 +206,11 @@ def is_skippable(event: Any) -> bool:
     )
 
 
+def _name_of(event: Any) -> str:
+    name: str = getattr(event, "activity_type", "") or getattr(event, "signal_name", "") or event.workflow_type
+    return name
+
+
 def _identity(event: Any) -> str:
     names = ("activity_type", "activity_id", "timer_id", "workflow_type", "workflow_id", "signal_name", "update_id")
     found = [f"{name} {getattr(event, name)!r}" for name in names if hasattr(event, name)]
@@ -180,7 +219,7 @@ def _identity(event: Any) -> str:
     return f" of {', '.join(found)}" if found else ""
 
 
-def _hint(event: e.BaseEvent, pending: Pending | None) -> str:
+def _hint(event: e.BaseEvent | None, pending: Pending | None) -> str:
     """What usually is behind it, where that can be told."""
     is_close = pending is not None and pending.is_close
     if not is_close and isinstance(pending, StartTimer) != isinstance(event, e.TimerStarted):

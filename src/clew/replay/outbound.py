@@ -80,8 +80,6 @@ class Outbound:
         self._timer_count = 0
         self.loop: WorkflowLoop
         """Set by whoever makes both."""
-        self.recorded_ids: frozenset[str] | set[str] = frozenset()
-        """Activity ids that history records for this activation: their arguments were converted when they were sent."""
 
     # --- timers --------------------------------------------------------------------------------------------
 
@@ -127,20 +125,13 @@ class Outbound:
         Raises:
             EncodeError: An argument cannot be converted, or is too large.
         """
-        self._check_writable(f"start activity {asked.activity!r}")
+        self._check_writable("start an activity")
+        payloads = self._values.encode(asked.args, "argument of activity", asked.activity)
         activity_id = asked.activity_id
         if activity_id is None:
             count = self._activity_counts.get(asked.activity, 0) + 1
             activity_id = f"{asked.activity}-{count}"
-            if activity_id not in self.recorded_ids:
-                payloads = self._values.encode(asked.args, "argument of activity", asked.activity)
-            else:
-                payloads = ()
             self._activity_counts[asked.activity] = count
-        elif activity_id not in self.recorded_ids:
-            payloads = self._values.encode(asked.args, "argument of activity", asked.activity)
-        else:
-            payloads = ()
         metadata = self._values.metadata(asked.summary) if asked.summary else None
         activity = ScheduleActivity(
             asked, activity_id, asked.task_queue or self._task_queue, payloads, metadata, self.loop.create_future()

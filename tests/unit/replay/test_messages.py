@@ -629,3 +629,30 @@ def test_metadata_query() -> None:
     assert found["definition"]["type"] == "Ordered"
     assert found["definition"]["signalDefinitions"] == [{"name": "s"}]
     assert payloads  # the helper is used by this module's signals
+
+
+@workflow.defn
+class Permuted:
+    ORDER = ("a", "b", "c")
+
+    @workflow.run
+    async def run(self) -> None:
+        for word in self.ORDER:
+            await act("echo", word)
+
+
+def test_c001_requests_that_trade_places_are_a_mismatch_changed_arguments_are_not() -> None:
+    story = Story(Permuted)
+    story.run()
+    for n in range(3):
+        story.complete_activity(f"echo-{n + 1}")
+        story.run()
+    try:
+        Permuted.ORDER = ("a", "B", "C")
+        story.replay_check()
+        Permuted.ORDER = ("c", "a", "b")
+        with pytest.raises(NondeterminismError, match="order of requests"):
+            story.replay()
+    finally:
+        Permuted.ORDER = ("a", "b", "c")
+    story.replay_check()
