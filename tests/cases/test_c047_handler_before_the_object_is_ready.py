@@ -1,0 +1,126 @@
+"""C047 (signals; updates have their own part): handlers run after the object is made, in the order of arrival."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from clew import activity, workflow
+from clew.worker import Interceptor, WorkflowInboundInterceptor
+from tests.cases.harness import ACTIVITY, QUEUE, engine, events, replay_check, settled, worker
+
+
+@activity.defn
+async def slow() -> str:
+    await asyncio.sleep(0.1)
+    return "ready"
+
+
+@workflow.defn
+class InConstructor:
+    @workflow.init
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.log: list[str] = []
+
+    @workflow.run
+    async def run(self, name: str) -> list[str]:
+        await workflow.wait_condition(lambda: len(self.log) == 4)
+        return self.log
+
+    @workflow.signal
+    def note(self, text: str) -> None:
+        self.log.append(f"{self.name} {text}")
+
+    @workflow.update
+    def count(self, text: str) -> int:
+        self.log.append(f"{self.name} {text}")
+        return len(self.log)
+
+
+@workflow.defn
+class InFirstLines:
+    def __init__(self) -> None:
+        self.name = ""
+        self.log: list[str] = []
+
+    @workflow.run
+    async def run(self, name: str) -> list[str]:
+        self.name = name
+        await workflow.wait_condition(lambda: len(self.log) == 4)
+        return self.log
+
+    @workflow.signal
+    async def note(self, text: str) -> None:
+        await workflow.wait_condition(lambda: self.name != "")
+        self.log.append(f"{self.name} {text}")
+
+    @workflow.update
+    async def count(self, text: str) -> int:
+        await workflow.wait_condition(lambda: self.name != "")
+        self.log.append(f"{self.name} {text}")
+        return len(self.log)
+
+
+@workflow.defn
+class AfterAnActivity:
+    def __init__(self) -> None:
+        self.name = ""
+        self.log: list[str] = []
+
+    @workflow.run
+    async def run(self, name: str) -> list[str]:
+        await workflow.execute_activity(slow, **ACTIVITY)
+        self.name = name
+        await workflow.wait_condition(lambda: len(self.log) == 4)
+        return self.log
+
+    @workflow.signal
+    async def note(self, text: str) -> None:
+        await workflow.wait_condition(lambda: self.name != "")
+        self.log.append(f"{self.name} {text}")
+
+    @workflow.update
+    async def count(self, text: str) -> int:
+        await workflow.wait_condition(lambda: self.name != "")
+        self.log.append(f"{self.name} {text}")
+        return len(self.log)
+
+
+class _Slow(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: Any) -> Any:
+        await workflow.execute_activity(slow, **ACTIVITY)
+        return await super().execute_workflow(input)
+
+
+class SlowStart(Interceptor):
+    def workflow_interceptor_class(self, input: Any) -> type[WorkflowInboundInterceptor]:
+        return _Slow
+
+
+@pytest.mark.parametrize("kind", [InConstructor, InFirstLines, AfterAnActivity])
+@pytest.mark.parametrize("interceptors", [[], [SlowStart()]], ids=["plain", "slow-interceptor"])
+async def test_signals_arrive_in_order_at_an_object_that_is_ready(kind: Any, interceptors: list[Any]) -> None:
+    async with engine() as client:
+        handle = await client.start_workflow(kind.run, "name", id="ready", task_queue=QUEUE)
+        for text in ("1", "2", "3", "4"):
+            await handle.signal(kind.note, text)
+        async with worker(client, [kind], [slow], interceptors=interceptors):
+            assert await settled(handle) == ["name 1", "name 2", "name 3", "name 4"]
+        if not interceptors:
+            await replay_check(handle, kind)
+
+
+@pytest.mark.parametrize("interceptors", [[], [SlowStart()]], ids=["plain", "slow-interceptor"])
+async def test_signal_with_start_reaches_the_object(interceptors: list[Any]) -> None:
+    async with engine() as client:
+        handle = await client.start_workflow(
+            InConstructor.run, "name", id="with-start", task_queue=QUEUE, start_signal="note", start_signal_args=["1"]
+        )
+        for text in ("2", "3", "4"):
+            await handle.signal(InConstructor.note, text)
+        async with worker(client, [InConstructor], [slow], interceptors=interceptors):
+            assert await settled(handle) == ["name 1", "name 2", "name 3", "name 4"]
+        assert type((await events(handle))[1]).__name__ == "WorkflowExecutionSignaled"
