@@ -190,7 +190,7 @@ class Process:
     @staticmethod
     def _read(stream: Any, lines: list[str]) -> None:
         for line in iter(stream.readline, ""):
-            lines.append(line.rstrip("\n"))  # noqa: PERF401 - one at a time, as they come
+            lines.append(line.rstrip("\n"))
 
     def __enter__(self) -> Process:
         return self

@@ -76,7 +76,7 @@ async def test_all_succeed_and_a_second_worker_takes_its_share(caplog: pytest.Lo
             two = worker(client, [], [_activity("two")], activity_executor=second, max_concurrent_activities=10)
             async with one:
                 handle = await client.start_workflow(TenAtOnce.run, "sleeper", id="ten", task_queue=QUEUE)
-                while not runs:  # noqa: ASYNC110 - another thread fills it
+                while not runs:
                     await asyncio.sleep(0.01)
                 async with two:
                     assert await settled(handle) == [None] * 10
@@ -93,7 +93,7 @@ async def test_async_activities_with_threads_of_their_own_are_not_starved() -> N
             options: dict[str, Any] = {"activity_executor": pool, "max_concurrent_activities": 20}
             async with worker(client, [TenAtOnce], [_activity("one"), uses_a_thread], **options):
                 slow = await client.start_workflow(TenAtOnce.run, "sleeper", id="slow", task_queue=QUEUE)
-                while not runs:  # noqa: ASYNC110 - another thread fills it
+                while not runs:
                     await asyncio.sleep(0.01)
                 clock = time.monotonic()
                 quick = await client.start_workflow(TenAtOnce.run, "uses_a_thread", id="quick", task_queue=QUEUE)

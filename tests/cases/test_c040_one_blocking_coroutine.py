@@ -29,7 +29,7 @@ def _clear() -> None:
 @activity.defn
 async def blocker() -> None:
     attempts["x"] += 1
-    time.sleep(BLOCK_SECONDS)  # noqa: ASYNC251 - the case
+    time.sleep(BLOCK_SECONDS)
 
 
 @activity.defn
