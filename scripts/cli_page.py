@@ -25,7 +25,7 @@ EXIT_CODES = {
     codes.TIMED_OUT: "`workflow result`: it timed out.",
     codes.CONTINUED: "`workflow result --no-follow-runs`: it continued as new.",
     codes.PARTLY_DONE: "A command on many runs did not succeed on each of them.",
-    codes.DOES_NOT_FIT: "`replay`: a history does not fit the code.",
+    codes.DOES_NOT_FIT: "`replay`, `deploy check`: a history does not fit the code.",
     130: "Interrupted.",
     141: "The reader of its output had enough.",
 }

@@ -1,4 +1,4 @@
-"""``clew replay``: exported histories against the code at hand.
+"""``clew replay``: recorded histories against the code at hand.
 
 Owns: the command. Never: replays (``worker.Replayer`` does).
 """
@@ -6,81 +6,121 @@ Owns: the command. Never: replays (``worker.Replayer`` does).
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import click
 
+from clew.cli._connection import Place, reading
 from clew.cli._errors import DOES_NOT_FIT, CommandError
-from clew.cli._output import print_json, print_table
+from clew.cli._output import print_json
+from clew.cli._replays import (
+    Progress,
+    Replayed,
+    code_options,
+    fetch_histories,
+    load_converter,
+    load_workflows,
+    print_failure,
+    processes_for,
+    read_history,
+)
+from clew.client import Client
+from clew.converter import DataConverter
 from clew.model.history import WorkflowHistory
 
 
 @click.command("replay")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@code_options
+@click.option("--query", "-q", help="Replay the runs of a store that fit, such as \"WorkflowType = 'Claim'\".")
+@click.option("--store", "-s", envvar=["CLEW_ADDRESS"], metavar="ADDRESS", help="For --query: the store.")
+@click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", default="default", show_default=True)
+@click.option("--limit", "-l", type=click.IntRange(1), default=1_000, show_default=True, help="Most runs of --query.")
 @click.option(
-    "--module", "-m", "modules", multiple=True, required=True, metavar="MODULE", help="Where the workflows are."
+    "--processes", "-p", type=click.IntRange(0), help="In so many processes; by the number of histories if not given."
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), envvar="CLEW_OUTPUT", default="table")
-def replay(files: Sequence[str], modules: Sequence[str], output: str) -> int:
+def replay(
+    files: Sequence[str], modules: Sequence[str], data_converter: str | None, query: str | None, store: str | None,
+    namespace: str, limit: int, processes: int | None, output: str,
+) -> int:  # fmt: skip
     """Replay histories against the workflows of some modules, and say which no longer fit.
 
-    A FILE is what `clew workflow show ID --output json` printed; '-' reads one from stdin.
+    A FILE is what `clew workflow show ID --output json` printed; '-' reads one from stdin. With --query the histories
+    are those of a store, which is only read, also beside a running owner.
     """
-    histories = [(name, _read_history(name)) for name in files]
-    results = asyncio.run(_replay_all(histories, _load_workflows(modules)))
-    if output == "json":
-        print_json([{"file": name, "fits": not problem, "problem": problem} for name, problem in results])
+    if bool(files) == (query is not None):
+        raise CommandError("Give either FILEs, or --query with --store for the runs of a store, but not both.")
+    code = _Code(load_workflows(modules), load_converter(data_converter), processes)
+    if query is None:
+        results = asyncio.run(_replay_files(code, files))
+    elif not store:
+        raise CommandError("--query needs a store. Pass --store sqlite:FILE, or set CLEW_ADDRESS.")
     else:
-        rows = [(name, "fits" if not problem else "does not fit", problem) for name, problem in results]
-        print_table(("FILE", "CODE", "WHY"), rows, empty="No histories.")
-    return DOES_NOT_FIT if any(problem for _, problem in results) else 0
+        results = asyncio.run(_replay_store(code, Place(store, namespace, output), query, limit))
+    if output == "json":
+        print_json([_facts(result, is_file=query is None) for result in results])
+    else:
+        _print(results)
+    return DOES_NOT_FIT if any(result.failure is not None for result in results) else 0
 
 
-async def _replay_all(
-    histories: Sequence[tuple[str, WorkflowHistory]], workflows: Sequence[type[Any]]
-) -> list[tuple[str, str]]:
-    from clew.worker import Replayer  # only this command needs the worker
+class _Code:
+    """The code, and how it is run."""
 
-    replayer = Replayer(workflows=workflows)
-    results: list[tuple[str, str]] = []
-    for name, history in histories:
-        result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
-        problem = result.replay_failure
-        results.append((name, "" if problem is None else f"{type(problem).__name__}: {problem}"))
-    return results
+    def __init__(self, workflows: Sequence[type[Any]], converter: DataConverter | None, processes: int | None) -> None:
+        self._workflows = workflows
+        self._converter = converter
+        self._processes = processes
+
+    async def replay(
+        self, histories: AsyncIterator[WorkflowHistory], count: int, sources: Sequence[str] | None
+    ) -> list[Replayed]:
+        from clew.worker import Replayer  # only commands that replay need the worker
+
+        processes = self._processes if self._processes is not None else processes_for(count)
+        replayer = Replayer(workflows=self._workflows, data_converter=self._converter, processes=processes)
+        progress = Progress(count)
+        found: list[Replayed] = []
+        async with replayer.workflow_replay_iterator(histories) as results:
+            async for result in results:
+                source = sources[len(found)] if sources is not None else result.history.workflow_id
+                found.append(Replayed(source=source, history=result.history, failure=result.replay_failure))
+                progress.advance()
+        progress.end()
+        return found
 
 
-def _read_history(name: str) -> WorkflowHistory:
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise CommandError(f"Cannot read {name}: {error.strerror}.") from error
-    try:
-        return WorkflowHistory.from_json(None, data)
-    except ValueError as error:
-        raise CommandError(f"{name}: {error}") from error
+async def _replay_files(code: _Code, files: Sequence[str]) -> list[Replayed]:
+    async def histories() -> AsyncIterator[WorkflowHistory]:
+        for name in files:
+            yield read_history(name)
+
+    return await code.replay(histories(), len(files), files)
 
 
-def _load_workflows(modules: Sequence[str]) -> list[type[Any]]:
-    from clew.workflow._definition import Definition
+async def _replay_store(code: _Code, place: Place, query: str, limit: int) -> list[Replayed]:
+    async with reading(place) as client:
+        count = min((await client.count_workflows(query)).count, limit)
+        return await code.replay(fetch_histories(client, _runs(client, query, limit)), count, None)
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found: dict[str | None, type[Any]] = {}
-    for module_name in modules:
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise CommandError(f"Cannot load module {module_name!r}: {error}.") from error
-        for value in vars(module).values():
-            definition = Definition.from_class(value) if isinstance(value, type) else None
-            if definition is not None:
-                found[definition.name] = definition.cls
-    if not found:
-        raise CommandError(f"No class decorated with @workflow.defn in {', '.join(modules)}.")
-    return list(found.values())
+
+async def _runs(client: Client, query: str, limit: int) -> AsyncIterator[tuple[str, str]]:
+    async for run in client.list_workflows(query, limit=limit):
+        yield run.id, run.run_id
+
+
+def _facts(result: Replayed, *, is_file: bool) -> dict[str, Any]:
+    return {"file": result.source, **result.facts()} if is_file else result.facts()
+
+
+def _print(results: Sequence[Replayed]) -> None:
+    broken = [result for result in results if result.failure is not None]
+    for result in broken:
+        started = result.history.started
+        print(f"{result.source}: {started.workflow_type} run {result.history.run_id} does not fit the code.")
+        assert result.failure is not None, "chosen for that"
+        print_failure(result.failure)
+    fitting = len(results) - len(broken)
+    print(f"{len(results)} replayed: {fitting} {'fits' if fitting == 1 else 'fit'}, {len(broken)} do not fit.")
