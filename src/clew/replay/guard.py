@@ -136,10 +136,11 @@ def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.Fr
     caller: types.FrameType | None = None
     blamed: types.FrameType | None = None
     called = name
+    gc_callbacks = {getattr(getattr(callback, "__func__", callback), "__code__", None) for callback in gc.callbacks}
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         top = module.partition(".")[0]
-        if module in PASSED_MODULES or top in PASSED_MODULES or frame.f_code.co_name == "__del__":
+        if module in PASSED_MODULES or top in PASSED_MODULES or _is_of_collector(frame.f_code, gc_callbacks):
             return None, called
         if caller is None and module != __name__:
             if top == "clew" or (rule.is_user_only and top in sys.stdlib_module_names and not _is_through(module)):
@@ -158,6 +159,11 @@ def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.Fr
     if caller is not None and _is_spared(rule, caller):
         blamed = None
     return blamed, called
+
+
+def _is_of_collector(code: types.CodeType, gc_callbacks: set[Any]) -> bool:
+    """Whether it runs because an object ended, or a collection began or ended, at this moment by chance."""
+    return code.co_name == "__del__" or code in gc_callbacks
 
 
 def _is_through(module: str) -> bool:
@@ -251,7 +257,7 @@ def install() -> None:
         state.is_audited = True
     if not state.is_installed:
         state.is_installed = True
-        gc.callbacks.append(_note_collection)
+        gc.callbacks.insert(0, _note_collection)
         state.undo.append(functools.partial(gc.callbacks.remove, _note_collection))
         for patch in PATCHES:
             _apply(patch, state.undo)

@@ -326,6 +326,30 @@ def test_finalisers_of_others_pass() -> None:
     assert len(closed) == 1
 
 
+def test_callbacks_of_the_collector_pass() -> None:
+    import gc
+
+    seen: list[float] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        seen.append(time.time())
+
+    class Notes:
+        def note(self, phase: str, info: dict[str, int]) -> None:
+            seen.append(time.time())
+
+    method = Notes().note
+    gc.callbacks.insert(0, note)
+    gc.callbacks.append(method)
+    try:
+        with guard.activated(LABEL):
+            gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+        gc.callbacks.remove(method)
+    assert len(seen) == 4
+
+
 def test_an_activation_that_never_said_goodbye_refuses_nothing_later() -> None:
     def interrupted() -> None:
         guard.enter(LABEL)
