@@ -33,7 +33,7 @@ QUICK_RUNS_COUNT: Final = 2
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="W", help="workloads (W1 W2 W3 W6 W7); all when none is named")
+    parser.add_argument("names", nargs="*", metavar="W", help="workloads (W1 W2 W3 W6 W7 R); all when none is named")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
     parser.add_argument("--uvloop", action="store_true", help="run the caller's loop, and the floor's, on uvloop")
@@ -59,6 +59,7 @@ def _workloads(is_quick: bool) -> dict[str, workloads.Workload]:
         "W3": partial(workloads.fan_out, 300 if is_quick else 1_000),
         "W6": partial(workloads.resume, 200 if is_quick else 1_000),
         "W7": partial(workloads.echo, 100 if is_quick else 300),
+        "R": partial(workloads.replay, 200 if is_quick else 833),
     }
 
 
@@ -68,6 +69,7 @@ _TITLES: Final = {
     "W3": "one workflow, activities at once",
     "W6": "a workflow with finished steps, resumed by a new worker",
     "W7": "signal to a waiting workflow and answer by query",
+    "R": "a history replayed",
 }
 
 Runner = Callable[[Awaitable[workloads.Figures]], workloads.Figures]

@@ -1,4 +1,4 @@
-"""The workloads W1, W2, W3, W6 and W7, on the embedded engine with a new SQLite file each.
+"""The workloads W1, W2, W3, W6 and W7, on the embedded engine with a new SQLite file each; and replay alone.
 
 Owns: what is done and what is timed. Never: how often, or how it is shown (`run` does).
 
@@ -8,6 +8,7 @@ Wall time is `time.perf_counter`, CPU is that of the whole process (engine, work
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import tempfile
 import time
@@ -18,7 +19,7 @@ from typing import Final
 
 from benchmarks.workflows import ALL, Echo, FanOut, Resumed, Sequence, no_op, step_times
 from clew.client import Client
-from clew.worker import Worker
+from clew.worker import Replayer, Worker
 
 QUEUE: Final = "bench"
 IN_FLIGHT: Final = 200
@@ -131,6 +132,30 @@ async def echo(count: int = 300) -> Figures:
         "p50 ms": 1e3 * seconds[count // 2],
         "p99 ms": 1e3 * seconds[int(count * 0.99)],
         "CPU ms": 1e3 * cpu / count,
+    }
+
+
+async def replay(steps_count: int = 833) -> Figures:
+    """R: the history of `steps_count` steps in sequence, replayed with and without the determinism guard."""
+    async with engine() as client, worker(client):
+        handle = await client.start_workflow(Sequence.run, steps_count, id="measured", task_queue=QUEUE)
+        await handle.result()
+        history = await handle.fetch_history()
+    guarded, free = Replayer(workflows=[Sequence]), Replayer(workflows=[Sequence])
+    # There is no public way to switch the guard off, and there should be none.
+    free._options = dataclasses.replace(free._options, is_guarded=False)
+    seconds: dict[Replayer, list[float]] = {guarded: [], free: []}
+    for _ in range(7):
+        for replayer, found in seconds.items():
+            cpu = time.process_time()
+            await replayer.replay_workflow(history)
+            found.append(time.process_time() - cpu)
+    with_guard, without = min(seconds[guarded]), min(seconds[free])
+    return {
+        "events": len(history.events),
+        "CPU ms": 1e3 * with_guard,
+        "CPU µs/event": 1e6 * with_guard / len(history.events),
+        "guard %": 100 * (with_guard - without) / without,
     }
 
 
