@@ -249,6 +249,7 @@ def _update_accepted(state: ExecutionState, event: e.WorkflowExecutionUpdateAcce
         state.updates[update_id] = update
     update.accepted_event_id = event.event_id
     update.request = None
+    update.admitted_after_event_id = 0
     return None
 
 

@@ -191,6 +191,8 @@ class PendingUpdate(_Pending, kw_only=True):
 
     Until it is accepted nothing of it is in history, and `request` holds what the caller sent; afterwards
     `accepted_event_id` names the event that does. `sent_lease_id` is the workflow task that last carried it.
+    `admitted_after_event_id` is its place among the events, so that workflow code meets it in the order of arrival; 0
+    while events without ids (buffered ones) went before it, which puts it after all events of its task.
     """
 
     update_id: str
@@ -198,6 +200,7 @@ class PendingUpdate(_Pending, kw_only=True):
     request: UpdateRequest | None = None
     accepted_event_id: int = 0
     sent_lease_id: int = 0
+    admitted_after_event_id: int = 0
 
 
 class CompletedUpdate(_Pending, kw_only=True):

@@ -51,7 +51,10 @@ def decide_admit_update(
     step = Step(state, now, limits)
     update_id = request.update_id
     state.updates[update_id] = PendingUpdate(
-        update_id=update_id, message_id=update_message_id(update_id), request=request
+        update_id=update_id,
+        message_id=update_message_id(update_id),
+        request=request,
+        admitted_after_event_id=0 if state.buffered_events else state.next_event_id - 1,
     )
     want_update_task(step)
     step.reply = UpdateAdmission(update_id=update_id, is_new=True)
@@ -141,7 +144,7 @@ def send_updates(state: ExecutionState, task: PendingWorkflowTask) -> tuple[Sent
                 SentUpdate(
                     message_id=update.message_id,
                     request=update.request,
-                    sequencing_event_id=task.started_event_id - 1,
+                    sequencing_event_id=update.admitted_after_event_id or task.started_event_id - 1,
                 )
             )
     return tuple(sent)
