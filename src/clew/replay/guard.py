@@ -392,14 +392,15 @@ def _adopt(name: str, module: types.ModuleType) -> None:
         if isinstance(value, type) and value.__module__ == name:
             for attribute, member in list(vars(value).items()):
                 _rebind(member, functools.partial(_set_attribute, value, attribute))
-                _rebind_in_function(member)
+                _rebind_in_function(member, vars(module))
         else:
-            _rebind_in_function(value)
+            _rebind_in_function(value, vars(module))
 
 
-def _rebind_in_function(value: Any) -> None:
+def _rebind_in_function(value: Any, module_globals: dict[str, Any]) -> None:
     function: Any = getattr(value, "__func__", value)
-    if not isinstance(function, types.FunctionType):
+    # Only what the module defines itself: a wrapper of ours that it has imported holds the original for good reason.
+    if not isinstance(function, types.FunctionType) or function.__globals__ is not module_globals:
         return
     for cell in function.__closure__ or ():
         try:

@@ -375,6 +375,18 @@ def test_install_twice_changes_nothing() -> None:
     assert time.time is before
 
 
+def test_a_module_that_was_imported_after_install_is_left_intact(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clew_guard_late.py").write_text("from time import time\nfrom datetime import datetime\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import clew_guard_late  # type: ignore[import-not-found]
+
+    guard.install()
+    assert clew_guard_late.time() > 0
+    refused(lambda: clew_guard_late.time())
+
+
 def test_steps_aside_for_time_machine(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     guard._audit("import", ("time_machine", None, None, None, None))
     assert isinstance(time.time, type(len))
