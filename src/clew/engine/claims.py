@@ -91,7 +91,7 @@ class Claims:
             return None
         if row.kind is TaskKind.WORKFLOW:
             task = state.workflow_task
-            wanted = task is not None and task.scheduled_event_id == row.scheduled_event_id and not task.is_started
+            wanted = task is not None and task.scheduled_event_id == row.scheduled_event_id and not task.started_event_id
             return state.workflow_type if wanted else None
         activity = state.activities.get(row.scheduled_event_id)
         if activity is None or activity.is_started or activity.attempt != row.attempt:

@@ -195,6 +195,9 @@ class Funnel:
         except StoreError as error:
             operation.refuse(store_error(error))
             return
+        except Exception as error:
+            operation.refuse(error)
+            raise
         self.apply(entry, operation)
 
     def spawn(self, work: Awaitable[None]) -> None:
@@ -202,7 +205,12 @@ class Funnel:
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned_done)
+
+    def _spawned_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("engine.background_work_failed", exc_info=error)
 
     async def wait_spawned(self) -> None:
         """Wait for background work that is still on its way."""

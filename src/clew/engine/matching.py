@@ -314,8 +314,12 @@ class Matcher:
                 queue.backlog[kind] = True
                 for row in rows:
                     await self._start_claimed(row)
-        except StoreError as error:
-            logger.warning("matching.claim_failed queue=%s error=%s", queue.name, error)
+        except Exception as error:
+            # Whatever it is, the queue must not stand still for it: what was claimed comes back after its lease.
+            if isinstance(error, StoreError):
+                logger.warning("matching.claim_failed queue=%s error=%s", queue.name, error)
+            else:
+                logger.exception("matching.start_failed queue=%s", queue.name)
             queue.backlog[kind] = True
             asyncio.get_running_loop().call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
         finally:

@@ -220,7 +220,11 @@ class Starter:
             else:
                 _refuse(future, error)
             return
-        self._decide_on(existing, request, extras, future, races)
+        try:
+            self._decide_on(existing, request, extras, future, races)
+        except Exception as error:
+            _refuse(future, error)
+            raise
 
     def _decide_on(
         self,
