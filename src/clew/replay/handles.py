@@ -17,8 +17,8 @@ from clew.model import events as e
 from clew.workflow._activities import ActivityHandle
 from clew.workflow._children import ChildWorkflowHandle, ExternalWorkflowHandle
 
-EarlyCancel = Callable[[], bool]
-"""Asks for cancellation before the handle's first step; says whether the task itself ends at once."""
+EarlyCancel = Callable[[], None]
+"""Asks for cancellation before the handle's first step, which will then meet its outcome."""
 
 SendSignal = Callable[[e.ExecutionRef, str, Sequence[Any], bool], Coroutine[Any, Any, None]]
 
@@ -40,7 +40,8 @@ class StartedActivity(ActivityHandle[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Ask the activity to stop; see `ActivityCancellationType`."""
-        if _is_unbegun(self) and not self._on_early_cancel():
+        if _is_unbegun(self):
+            self._on_early_cancel()
             return True
         return super().cancel(msg)
 
@@ -67,7 +68,8 @@ class StartedChild(ChildWorkflowHandle[Any, Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Ask the child to cancel; see `ChildWorkflowCancellationType`."""
-        if _is_unbegun(self) and not self._on_early_cancel():
+        if _is_unbegun(self):
+            self._on_early_cancel()
             return True
         return super().cancel(msg)
 

@@ -330,12 +330,11 @@ class WorkflowMachine:
         runtime = self._runtime
         updates: list[Any] = []
         for event in recorded:
-            kind = type(event)
-            if kind is e.MarkerRecorded:
+            if isinstance(event, e.MarkerRecorded):
                 patch_id = requests.patch_id_of(event)
                 if patch_id:
                     runtime.recorded_patches.add(patch_id)
-            elif kind is e.WorkflowExecutionUpdateAccepted:
+            elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
                 updates.append(event)
         return updates
 
@@ -561,12 +560,6 @@ class WorkflowMachine:
             return lines[0].partition(" @ ")[2]
         code = self._definition.run_fn.__code__
         return f"{code.co_filename}:{code.co_firstlineno} in {code.co_qualname}"
-
-
-def _mark_interceptor() -> None:
-    from clew.replay.chance import is_in_interceptor
-
-    is_in_interceptor.set(True)
 
 
 def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:

@@ -47,7 +47,7 @@ class MachineOptions:
     failure_exception_types: Sequence[type[BaseException]] = ()
     nondeterminism_policy: NondeterminismPolicy = NondeterminismPolicy.SUSPEND
     interceptors: Sequence[type[WorkflowInboundInterceptor]] = ()
-    extern_functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    extern_functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     is_guarded: bool = True
     reports_waiting: bool = True
     deployment_version: WorkerDeploymentVersion | None = None

@@ -174,9 +174,10 @@ class Outbound:
         """Ask for an activity and give its handle."""
         activity = self.schedule_activity(asked)
 
-        def on_early_cancel() -> bool:
+        def on_early_cancel() -> None:
             self._request_stop(activity)
-            return activity.is_dropped or asked.cancellation_type is not _WAIT
+            if (activity.is_dropped or asked.cancellation_type is not _WAIT) and not activity.future.done():
+                activity.future.set_exception(cancelled_activity(activity, CancelledError("Activity cancelled")))
 
         handle = StartedActivity(
             self.activity_result(activity), loop=self.loop, name=activity.activity_id, on_early_cancel=on_early_cancel
@@ -216,9 +217,12 @@ class Outbound:
                 if child.run_id:
                     child.start.set_result(child.run_id)
 
-        def on_early_cancel() -> bool:
+        def on_early_cancel() -> None:
             self._request_child_stop(child)
-            return asked.cancellation_type in (_Child.ABANDON, _Child.TRY_CANCEL)
+            if asked.cancellation_type in (_Child.ABANDON, _Child.TRY_CANCEL):
+                _end_wait(child)
+            elif asked.cancellation_type is _Child.WAIT_CANCELLATION_REQUESTED and child.cancel is not None:
+                child.cancel.future.add_done_callback(lambda _: _end_wait(child), context=self.loop.context)
 
         handle = StartedChild(
             self._child_result(child),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from clew.exceptions import FailureError, RestrictedWorkflowAccessError, is_cancelled_exception
 from clew.workflow._runtime import ContinueAsNewError
@@ -73,15 +74,14 @@ def is_failure(error: BaseException, failure_types: Sequence[type[BaseException]
 
 def is_cancellation(error: BaseException) -> bool:
     """Whether an exception means cancellation; a group does if all its leaves do."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_cancellation(leaf) for leaf in error.exceptions)
-    return is_cancelled_exception(error)
+    return all(is_cancelled_exception(leaf) for leaf in leaves_of(error))
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
     """Give the exceptions within nested groups; a plain one gives itself."""
     if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves_of(inner)
+        inner: Sequence[BaseException] = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        for one in inner:
+            yield from leaves_of(one)
     else:
         yield error

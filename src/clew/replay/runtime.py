@@ -279,10 +279,11 @@ class WorkflowRuntime(Runtime):
         return decode_typed_search_attributes(self._search_attributes)
 
     def _untyped_search_attributes(self) -> SearchAttributes:
-        return {
-            pair.key.name: list(pair.value) if isinstance(pair.value, (list, tuple)) else [pair.value]
-            for pair in self._typed_search_attributes()
-        }
+        found: dict[str, Any] = {}
+        for pair in self._typed_search_attributes():
+            value: Any = pair.value
+            found[pair.key.name] = list(value) if isinstance(value, (list, tuple)) else [value]  # pyright: ignore[reportUnknownArgumentType]
+        return found
 
     def instance(self) -> Any:
         return self._instance

@@ -206,7 +206,7 @@ def start_activity_class(
 ) -> ActivityHandle[ReturnType]: ...
 @overload
 def start_activity_class(
-    activity: type[Callable[..., Any]], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    activity: type[Any], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
 ) -> ActivityHandle[Any]: ...
 def start_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
@@ -233,7 +233,7 @@ async def execute_activity_class(
 ) -> ReturnType: ...
 @overload
 async def execute_activity_class(
-    activity: type[Callable[..., Any]], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    activity: type[Any], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
 ) -> Any: ...
 async def execute_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any

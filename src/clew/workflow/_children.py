@@ -241,7 +241,7 @@ def get_external_workflow_handle(workflow_id: str, *, run_id: str | None = None)
 
 
 def get_external_workflow_handle_for(
-    workflow: MethodAsyncNoParam[WorkflowT, Any] | MethodAsyncSingleParam[WorkflowT, Any, Any],
+    workflow: Callable[Concatenate[WorkflowT, MultiParamSpec], Awaitable[Any]],
     workflow_id: str,
     *,
     run_id: str | None = None,

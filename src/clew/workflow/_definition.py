@@ -21,7 +21,6 @@ from clew.model.policies import VersioningBehavior
 from clew.types import (
     CallableAsyncType,
     CallableSyncOrAsyncReturnNoneType,
-    CallableSyncOrAsyncType,
     CallableType,
     ClassType,
     MultiParamSpec,
@@ -220,21 +219,21 @@ class Definition:
         return self.name is None
 
     @staticmethod
-    def from_class(cls: type[Any]) -> Definition | None:
+    def from_class(workflow_class: type[Any]) -> Definition | None:
         """Give the definition of this very class (not of a base); None if it is not a workflow."""
-        found = cls.__dict__.get(_DEFINITION)
+        found = workflow_class.__dict__.get(_DEFINITION)
         return found if isinstance(found, Definition) else None
 
     @staticmethod
-    def must_from_class(cls: type[Any]) -> Definition:
+    def must_from_class(workflow_class: type[Any]) -> Definition:
         """Give the definition of this very class.
 
         Raises:
             ValueError: It is not a workflow.
         """
-        found = Definition.from_class(cls)
+        found = Definition.from_class(workflow_class)
         if found is None:
-            raise ValueError(f"Class {_place(cls)} is not a workflow. Decorate it with @workflow.defn.")
+            raise ValueError(f"Class {_place(workflow_class)} is not a workflow. Decorate it with @workflow.defn.")
         return found
 
     @staticmethod
@@ -498,7 +497,7 @@ def update(
     description: str | None = None,
 ) -> Callable[[Callable[MultiParamSpec, ReturnType]], UpdateMethodMultiParam[MultiParamSpec, ReturnType]]: ...
 def update(
-    fn: CallableSyncOrAsyncType | None = None,
+    fn: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
     dynamic: bool | None = False,
@@ -520,7 +519,7 @@ def update(
     """
     _check_handler_options("update", name, dynamic)
 
-    def decorate(decorated: CallableSyncOrAsyncType) -> CallableSyncOrAsyncType:
+    def decorate(decorated: Callable[..., Any]) -> Callable[..., Any]:
         definition = UpdateDefinition(
             name=None if dynamic else name or decorated.__name__,
             fn=decorated,

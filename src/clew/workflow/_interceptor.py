@@ -166,7 +166,7 @@ class SignalChildWorkflowInput:
     signal: str
     args: Sequence[Any]
     child_workflow_id: str
-    headers: MutableMapping[str, Payload] = field(default_factory=dict)
+    headers: MutableMapping[str, Payload] = field(default_factory=dict[str, Payload])
 
 
 @dataclass
@@ -178,7 +178,7 @@ class SignalExternalWorkflowInput:
     namespace: str
     workflow_id: str
     workflow_run_id: str | None
-    headers: MutableMapping[str, Payload] = field(default_factory=dict)
+    headers: MutableMapping[str, Payload] = field(default_factory=dict[str, Payload])
 
 
 class WorkflowInboundInterceptor:

@@ -5,7 +5,7 @@ Owns: `is_replaying`, `is_read_only` and the context managers that suspend a che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from clew.workflow._runtime import current, maybe_current
@@ -41,19 +41,19 @@ def in_sandbox() -> bool:
 
 
 @contextmanager
-def imports_passed_through() -> Iterator[None]:
+def imports_passed_through() -> Generator[None]:
     """Accepted for compatibility and without effect: imports are not sandboxed."""
     yield
 
 
 @contextmanager
-def sandbox_import_notification_policy(policy: object) -> Iterator[None]:
+def sandbox_import_notification_policy(policy: object) -> Generator[None]:
     """Accepted for compatibility and without effect."""
     yield
 
 
 @contextmanager
-def sandbox_unrestricted() -> Iterator[None]:
+def sandbox_unrestricted() -> Generator[None]:
     """Suspend the determinism guard for a block that does not await. What it lets in must not steer the workflow."""
     if _suspend_guard is None or maybe_current() is None:
         yield

@@ -192,7 +192,7 @@ class Stubborn:
             while True:
                 try:
                     await self.park(how)
-                except Exception:
+                except Exception:  # noqa: BLE001 (the case)
                     self.caught += 1
                     workflow.logger.error("caught")
                 except BaseException:
