@@ -45,3 +45,16 @@ def test_idempotency_vectors_are_all_read() -> None:
 def test_idempotency_vector(vector: list[str]) -> None:
     secret, workflow_id, activity_id, generation, key = vector
     assert idempotency_key(bytes.fromhex(secret), workflow_id, activity_id, generation) == key
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
+    missing = [path.name for path in sorted((DOCS / "adr").glob("0*.md")) if f"({path.name})" not in index]
+    assert not missing, f"docs/adr/README.md does not list {missing}"
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.parent.name != "adr"]
+    missing = sorted(page for page in pages if page != "README.md" and f"({page})" not in contents)
+    assert not missing, f"docs/README.md does not lead to {missing}"
