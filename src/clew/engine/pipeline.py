@@ -258,6 +258,7 @@ class CommitPipeline:
                 for submission in write.submissions:
                     submission.on_settled(submission, outcome)
                 self._answer_waiting(write.entry, len(write.submissions))
+            unit.clear()  # Each write refers to its unit: without this only the cycle collector could free them.
         if not self._open and not self._in_flight:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
