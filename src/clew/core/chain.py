@@ -190,7 +190,8 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
         state.arm(deadline)
     for update in old.updates.values():
         if not update.accepted_event_id:
-            state.updates[update.update_id] = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0)
+            unsent = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0)
+            state.updates[update.update_id] = unsent
     want_task(following)
     if state.updates:
         want_update_task(following)

@@ -3,10 +3,10 @@
 Owns: the heap of the near horizon, the one timer that wakes for its top, and the loading of what comes next.
 Never: decides what a deadline means (``core.due``).
 
-How it works: every run stores the next instant at which it needs the engine, indexed. The node keeps the runs due within
-the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry may be out
-of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half horizon the store
-is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
+How it works: every run stores the next instant at which it needs the engine, indexed. The node keeps the runs due
+within the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry
+may be out of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half
+horizon the store is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Attention:
             self._arm_timer()
 
     def _arm_timer(self) -> None:
-        """Sleep until the earliest of: the top of the heap, the next scan (unless one is under way, which arms again)."""
+        """Sleep until the top of the heap or the next scan is due (a scan that is under way arms again)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = self._timer_at = None

@@ -91,8 +91,9 @@ class Claims:
             return None
         if row.kind is TaskKind.WORKFLOW:
             task = state.workflow_task
-            wanted = task is not None and task.scheduled_event_id == row.scheduled_event_id and not task.started_event_id
-            return state.workflow_type if wanted else None
+            if task is None or task.scheduled_event_id != row.scheduled_event_id or task.started_event_id:
+                return None
+            return state.workflow_type
         activity = state.activities.get(row.scheduled_event_id)
         if activity is None or activity.is_started or activity.attempt != row.attempt:
             return None

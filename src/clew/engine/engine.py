@@ -5,8 +5,8 @@ Never: decides (``core``), speaks SQL (``storage``) or knows who calls (client, 
 
 How it works: every call finds its run, wraps its decision in an `Operation` and gives it to the `Funnel`; what only
 reads goes to the store or to memory. All of it belongs to one event loop. Starting means: know the namespaces, take up
-what was out at workers when the store was last let go of, arm the timers, deliver the outbox. Stopping means: refuse new
-calls, wait until everything accepted is durable, let go of the store.
+what was out at workers when the store was last let go of, arm the timers, deliver the outbox. Stopping means: refuse
+new calls, wait until everything accepted is durable, let go of the store.
 """
 
 from __future__ import annotations
@@ -217,11 +217,11 @@ class Engine:
             identity=start.identity,
             header=request.signal_header,
         )
+        limits = self._limits(start.namespace)
         while True:
             started = await self._starter.start(with_use_existing(start), StartExtras(signal=signal))
             if started.response.started:
                 return started.response
-            limits = self._limits(start.namespace)
             answer: asyncio.Future[None] = self._loop.create_future()
             self._funnel.apply(
                 started.entry,

@@ -87,11 +87,13 @@ class Operation:
 
     def answer(self, value: Any) -> None:
         """Give the caller its answer, if anyone still waits."""
+        self.locate = None  # It may refer to this operation, and only the cycle collector would free both.
         if self.future is not None and not self.future.done():
             self.future.set_result(value)
 
     def refuse(self, error: BaseException) -> None:
         """Give the caller an error, if anyone still waits."""
+        self.locate = None
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
@@ -149,7 +151,7 @@ class Funnel:
         now = self._clock.now()
         try:
             outcome = operation.decide(entry.state, now)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a bug in a decision parks this run and leaves the others be
             self._park(entry, operation, error)
             return
         if isinstance(outcome, Rejection):

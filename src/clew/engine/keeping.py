@@ -2,8 +2,8 @@
 
 Owns: the slow loops of a node. Never: anything that a run's progress depends on in the ordinary case.
 
-How it works: every run that has work out at workers is marked busy in the store. The sweep walks those runs and queues a
-row for each task that is scheduled and neither leased, nor waiting in a row, nor with its session: a wake-up that was
+How it works: every run that has work out at workers is marked busy in the store. The sweep walks those runs and queues
+a row for each task that is scheduled and neither leased, nor waiting in a row, nor with its session: a wake-up that was
 lost (a row removed by hand) is made again within `SWEEP_INTERVAL`.
 """
 

@@ -1,12 +1,13 @@
 """The outbox: effects on other executions, delivered at least once and felt once.
 
-Owns: the delivery of each kind of effect, and its retries. Never: decides (``core``), or writes rows (the pipeline does,
-in the transition that wants the effect).
+Owns: the delivery of each kind of effect, and its retries. Never: decides (``core``), or writes rows (the pipeline
+does, in the transition that wants the effect).
 
-How it works: rows are read in order and delivered concurrently, one task a row. Each delivery is idempotent: a start and
-a signal carry a request id made from the run and event that want them, a result is refused when the parent has it
-already. The row is removed in the very commit that records the outcome on the sender, or by itself when there is nothing
-to record. A delivery that meets a passing fault is tried again with back-off; a crash delivers again after the restart.
+How it works: rows are read in order and delivered concurrently, one task a row. Each delivery is idempotent: a start
+and a signal carry a request id made from the run and event that want them, a result is refused when the parent has it
+already. The row is removed in the very commit that records the outcome on the sender, or by itself when there is
+nothing to record. A delivery that meets a passing fault is tried again with back-off; a crash delivers again after the
+restart.
 """
 
 from __future__ import annotations

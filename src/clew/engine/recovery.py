@@ -1,11 +1,12 @@
 """Recovery: taking up what was out at workers when the store was last let go of.
 
-Owns: the look at busy runs at start-up. Never: looks at parked or closed runs (they are found by their deadlines, or not
-at all).
+Owns: the look at busy runs at start-up. Never: looks at parked or closed runs (they are found by their deadlines, or
+not at all).
 
 How it works: a worker session lives no longer than the engine process it is attached to. So when an engine takes over a
-store, every session that a busy run names is lost: its workflow task goes back to the queue, its activity attempts count
-as lost. Tasks that waited for a worker lie in queued rows, written with the transition that made them, and need nothing.
+store, every session that a busy run names is lost: its workflow task goes back to the queue, its activity attempts
+count as lost. Tasks that waited for a worker lie in queued rows, written with the transition that made them, and need
+nothing.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class RunEntry:
     def attention_to_persist(self) -> datetime | None:
         """The instant to store for this run.
 
-        While the run is busy an earlier stored instant may stand (it costs a spurious look, and saves an index change on
-        every step); a parked run stores the exact one.
+        While the run is busy an earlier stored instant may stand (it costs a spurious look, and saves an index change
+        on every step); a parked run stores the exact one.
         """
         wanted = self.next_at = self.state.next_attention()
         stored = self.persisted_attention_at

@@ -2,9 +2,10 @@
 
 Owns: `Starter`. Never: the policies themselves (``core`` decides them).
 
-How it works: a start is decided and committed at once in the belief that its workflow id is new; the store's guard on the
-latest run of the id says when that was wrong. Only then is the latest run looked at, the policy decided on it, and the
-start tried again with that run as its guard. So the common case costs no read, and no race can open two runs (law 4).
+How it works: a start is decided and committed at once in the belief that its workflow id is new; the store's guard on
+the latest run of the id says when that was wrong. Only then is the latest run looked at, the policy decided on it, and
+the start tried again with that run as its guard. So the common case costs no read, and no race can open two runs (law
+4).
 """
 
 from __future__ import annotations

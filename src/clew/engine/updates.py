@@ -41,7 +41,8 @@ class UpdateDesk:
         """Admit the update and wait for its stage.
 
         Raises:
-            RPCError: ``workflow_not_found``, ``workflow_already_completed``, ``workflow_not_ready``, ``limit_exceeded`` …
+            RPCError: ``workflow_not_found``, ``workflow_already_completed``, ``workflow_not_ready``,
+                ``limit_exceeded`` …
         """
         entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
         self._check_chain(entry, request.first_execution_run_id)
