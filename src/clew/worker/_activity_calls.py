@@ -315,6 +315,8 @@ class ActivityCalls:
     def _end(self, attempt: Attempt, report: ActivityReport | None) -> None:
         attempt.report = report
         attempt.has_ended = True
+        # Task and attempt refer to each other through the context; apart, they need no cycle collector.
+        attempt.async_task = None
         # One that was abandoned has been reported already, and its worker may be gone.
         if not attempt.is_over:
             try:

@@ -95,7 +95,7 @@ class Report:
     def _answered(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
             # Only the end of the service loop cancels its futures; nobody is left to report to.
-            self._on_verdict(asyncio.CancelledError())
+            self._end(asyncio.CancelledError())
             return
         error = future.exception()
         if error is not None:
@@ -103,17 +103,26 @@ class Report:
             return
         if self._tries > 1:
             _log.info("worker.report_delivered what=%s tries=%d", self.label, self._tries)
-        self._on_verdict(None)
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        # Told once, and then let go of: what is told refers to this report, and only the cycle collector would free both.
+        tell, self._on_verdict = self._on_verdict, _forget
+        tell(error)
 
     def _refused(self, error: BaseException) -> None:
         wait = min(RETRY_SECONDS_FIRST * 2 ** min(self._tries - 1, 10), RETRY_SECONDS_MAX)
         if self._is_dropped:
             return
         if not is_passing(error) or (self._deadline is not None and self._loop.time() + wait > self._deadline):
-            self._on_verdict(error)
+            self._end(error)
             return
         if self._tries == 1:
             _log.warning(
                 "worker.report_delayed what=%s error=%r; it will be sent again until it is taken", self.label, error
             )
         self._waiting = self._loop.call_later(wait, self.send)
+
+
+def _forget(error: BaseException | None) -> None:
+    """There is nobody left to tell."""

@@ -13,8 +13,8 @@ and
   thread is abandoned (and interrupted, which helps against a loop but not inside a blocking C call), and others take
   over.
 
-Time is counted in ticks, each seen separately by the service loop, so that a process that was suspended, or whose
-service loop had no turn itself, does not blame the workflow. A turn costs no clock reading at all.
+No tick counts for more than `TICK_SECONDS_MAX`, however long ago the last one was, so that a process that was
+suspended, or whose service loop had no turn itself, does not blame the workflow. A turn costs no clock reading at all.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from typing import Final, Protocol, final
 
 TICK_SECONDS: Final = 0.05
 """Short against the default time-out of 2 s, long against a switch between threads (5 ms)."""
+
+TICK_SECONDS_MAX: Final = 0.25
+"""On a machine so busy that ticks come late they still add up to the true time."""
 
 THREADS_MAX: Final = 128
 """Threads that wait for blocked turns to be given up; more would only eat memory."""
@@ -62,14 +65,14 @@ class _Interrupt(BaseException):
 class _Seat:
     """One thread, as the watch sees it."""
 
-    __slots__ = ("is_abandoned", "lock", "seen_ticks", "seen_turn", "thread", "turn")
+    __slots__ = ("is_abandoned", "lock", "seen_seconds", "seen_turn", "thread", "turn")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.turn: Turn | None = None
         self.is_abandoned = False
         self.seen_turn: Turn | None = None
-        self.seen_ticks = 0
+        self.seen_seconds = 0.0
         self.thread: threading.Thread
 
 
@@ -98,13 +101,14 @@ class TurnThreads:
         self._finish = finish
         self._give_up = give_up
         self._on_error = on_error
-        self._blocked_ticks = None if blocked_timeout is None else max(1, round(blocked_timeout / TICK_SECONDS))
+        self._blocked_timeout = blocked_timeout
         self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._seats: list[_Seat] = []
         self._lock = threading.Lock()
         self._finished_count = 0
         self._seen_finished_count = 0
         self._is_watching = False
+        self._looked_at = 0.0
         self._is_closed = False
         self._ended = asyncio.Event()
 
@@ -119,6 +123,7 @@ class TurnThreads:
         if not self._is_watching:
             self._is_watching = True
             self._seen_finished_count = self._finished_count
+            self._looked_at = self._loop.time()
             if not self._seats:
                 self._add_thread()
             self._loop.call_later(TICK_SECONDS, self._tick)
@@ -149,6 +154,8 @@ class TurnThreads:
             self._on_error(error)
 
     def _look(self) -> None:
+        now = self._loop.time()
+        passed, self._looked_at = min(now - self._looked_at, TICK_SECONDS_MAX), now
         is_busy = False
         for seat in list(self._seats):
             turn = seat.turn
@@ -157,10 +164,10 @@ class TurnThreads:
                 continue
             is_busy = True
             if turn is not seat.seen_turn:
-                seat.seen_turn, seat.seen_ticks = turn, 0
+                seat.seen_turn, seat.seen_seconds = turn, 0.0
                 continue
-            seat.seen_ticks += 1
-            if self._blocked_ticks is not None and seat.seen_ticks >= self._blocked_ticks:
+            seat.seen_seconds += passed
+            if self._blocked_timeout is not None and seat.seen_seconds >= self._blocked_timeout:
                 self._rescue(seat, turn)
         if self._is_closed:
             is_busy = bool(self._seats)
