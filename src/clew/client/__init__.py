@@ -9,6 +9,12 @@
 from __future__ import annotations
 
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
+from clew.client._blocking import BlockingClient
+from clew.client._blocking_handle import (
+    BlockingAsyncActivityHandle,
+    BlockingWorkflowHandle,
+    BlockingWorkflowUpdateHandle,
+)
 from clew.client._client import Client, StartOptions
 from clew.client._compact import CompactLine, compact_history, format_compact_history
 from clew.client._description import (
@@ -59,6 +65,10 @@ __all__ = [
     "AsyncActivityCancelledError",
     "AsyncActivityHandle",
     "AsyncActivityIDReference",
+    "BlockingAsyncActivityHandle",
+    "BlockingClient",
+    "BlockingWorkflowHandle",
+    "BlockingWorkflowUpdateHandle",
     "CancelWorkflowInput",
     "Client",
     "CompactLine",

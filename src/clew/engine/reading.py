@@ -54,7 +54,9 @@ class Reader:
             return GetHistoryResponse(run_id=state.run_id, events=tuple(events))
         end = min(last, request.from_event_id + request.events_max - 1)
         events = await self._events(entry, request.from_event_id, end)
-        more = end < last or (state.is_open and request.wait_new_event)
+        # A close that is decided but not yet durable is still to come.
+        is_growing = state.is_open or last < state.close_event_id
+        more = end < last or (is_growing and request.wait_new_event)
         return GetHistoryResponse(run_id=state.run_id, events=tuple(events), next_event_id=end + 1 if more else 0)
 
     async def list_workflows(self, request: ListWorkflowsRequest) -> ListWorkflowsResponse:
