@@ -46,9 +46,10 @@ from clew.replay import commands as requests
 from clew.replay import guard, ordering, stacks
 from clew.replay.burial import bury
 from clew.replay.chance import is_in_interceptor
+from clew.replay.local_activities import RecordLocalActivity, marker_data
 from clew.replay.loop import WorkflowLoop
 from clew.replay.matching import COMMAND_EVENTS, Ledger, to_commands
-from clew.replay.options import ActivationResult, MachineOptions, NondeterminismPolicy
+from clew.replay.options import ActivationResult, LocalActivityOutcome, MachineOptions, NondeterminismPolicy
 from clew.replay.outbound import RUN_CANCELLED
 from clew.replay.outcome import Outcome, decide_outcome, deciding_leaf
 from clew.replay.resolutions import Resolutions
@@ -132,6 +133,9 @@ class WorkflowMachine:
         self._is_broken = False
         self._asked: list[requests.Pending] = []
         """What the latest activation asked for."""
+        self._open_task: WorkflowTask | None = None
+        self._outcomes: list[LocalActivityOutcome] = []
+        """Outcomes that came while no task was open."""
         self._acceptances: dict[str, UpdateAcceptance] = {}
         self._admitted: dict[str, e.UpdateRequest] = {}
         self._apply: dict[type[e.BaseEvent], Callable[[Any], None]] = {
@@ -140,6 +144,7 @@ class WorkflowMachine:
             e.WorkflowExecutionCancelRequested: self._apply_cancel_requested,
             e.WorkflowExecutionUpdateAdmitted: self._apply_update_admitted,
             e.WorkflowTaskFailed: self._apply_task_failed,
+            e.MarkerRecorded: self._runtime.local.apply_marker,
             **Resolutions(self._ledger, self._loop, values).handlers(),
         }
         self.cached_through_event_id = 0
@@ -204,6 +209,11 @@ class WorkflowMachine:
         bury(root for root in roots if root is not None)
         self._runtime.conditions.clear()
         self._main = None
+        # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector, which
+        # would otherwise spend a third of a busy worker's time on runs that are over.
+        self._apply.clear()
+        for part in (self._handlers, self._runtime.out, self._ledger, self._runtime):
+            vars(part).clear()
 
     def stack(self) -> str:
         """Give the stacks of all waiting coroutines, with source lines."""
@@ -235,7 +245,76 @@ class WorkflowMachine:
                 f"The workflow task of {self._label} names event {task.started_event_id} as its start, but its events "
                 f"end at {task.events[-1].event_id if task.events else 'none'} after {self.cached_through_event_id}."
             )
-        asked = self._asked
+        self._open_task = task
+        if not self._runtime.local.has_open:
+            return self._answer_task(task)
+        if task.queries or task.messages or not self._can_wait():
+            return self._answer_task(task)
+        return self._wait_for_local_activities()
+
+    # --- local activities ----------------------------------------------------------------------------------------
+
+    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult | None:
+        """Take the outcome of a local activity; on a workflow thread, like `activate`.
+
+        Returns:
+            The answer to the open task, or what else is to be run before it can be given. None if no task is open: then
+            the next one takes the outcome along.
+        """
+        assert not self._is_broken, "a machine is not used again after its activation failed or it was evicted"
+        task = self._open_task
+        if task is None:
+            self._outcomes.append(outcome)
+            return None
+        before = self._loop.enter()
+        if self._options.is_guarded:
+            guard.enter(self._label)
+        try:
+            self._take_outcomes([outcome])
+            local = self._runtime.local
+            self._asked = [*self._asked, *self._ledger.finish_more(self._close)]
+            if not local.has_open or not self._can_wait():
+                return self._answer_task(task)
+            return self._wait_for_local_activities()
+        except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
+            return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
+        finally:
+            if self._options.is_guarded:
+                guard.exit()
+            self._loop.leave(before)
+
+    def extend_task(self) -> ActivationResult | None:
+        """Answer the open task because its time runs out, and ask for another; its local activities run on.
+
+        Returns:
+            The answer; None if no task is open.
+        """
+        return self._answer_task(self._open_task) if self._open_task is not None else None
+
+    def _take_outcomes(self, outcomes: list[LocalActivityOutcome]) -> None:
+        for outcome in outcomes:
+            if self._runtime.local.finish(outcome):
+                self._settle()
+
+    def _can_wait(self) -> bool:
+        """Whether nothing but records of local activities would be held up."""
+        is_free = all(isinstance(request, RecordLocalActivity) for request in self._asked)
+        return is_free and not self._runtime.local.has_finished and self._close is None
+
+    def _wait_for_local_activities(self) -> ActivationResult:
+        local = self._runtime.local
+        return ActivationResult(
+            completion=None,
+            local_activities=local.take_requests(),
+            cancelled_local_activities=local.take_cancellations(),
+        )
+
+    def _answer_task(self, task: WorkflowTask) -> ActivationResult:
+        local = self._runtime.local
+        self._open_task = None
+        markers = local.take_finished() if self._close is None else []
+        asked = [*self._asked, *markers]
+        self._asked = []
         answers = tuple(self._answer(query) for query in task.queries)
         completion = CompleteWorkflowTaskRequest(
             token=task.token,
@@ -248,10 +327,17 @@ class WorkflowMachine:
                 if isinstance(r, requests.CompleteUpdate)
             ),
             query_results=answers,
+            force_create_new_workflow_task=self._close is None and bool(markers or local.has_open),
             versioning_behavior=self._versioning_behavior(),
             waiting_on=() if self._close is not None or not self._options.reports_waiting else self.waiting_on(),
         )
-        return ActivationResult(completion=completion, is_closed=self._close is not None)
+        is_closed = self._close is not None
+        return ActivationResult(
+            completion=completion,
+            is_closed=is_closed,
+            local_activities=() if is_closed else local.take_requests(),
+            cancelled_local_activities=local.take_cancellations(),
+        )
 
     def _versioning_behavior(self) -> VersioningBehavior:
         own = self._definition.versioning_behavior
@@ -309,11 +395,23 @@ class WorkflowMachine:
         updates = list(messages)
         updates += self._look_ahead(recorded)
         self._apply_jobs(jobs, [(_position(u, task_event), u) for u in updates])
+        if is_live:
+            outcomes, self._outcomes = self._outcomes, []
+            self._take_outcomes(outcomes)
+        else:
+            for event in recorded:
+                if isinstance(event, e.MarkerRecorded) and _is_marker_of(event, "batch"):
+                    runtime.local.apply_marker(event)
+                    self._settle()
         self._asked = self._ledger.finish(self._close)
 
     def _take(self, event: e.Event) -> bool:
         """Compare an event that records a request; say whether it is something to apply."""
         kind = type(event)
+        if isinstance(event, e.MarkerRecorded) and _is_marker_of(event, "step"):
+            if self._ledger.has_unmatched:
+                self._ledger.check_all_matched(event)
+            return True
         if kind in COMMAND_EVENTS:
             self._ledger.match(event)
             return False
@@ -568,6 +666,11 @@ def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
     while last < len(events) and type(events[last]) in COMMAND_EVENTS:
         last += 1
     return events[first:last]
+
+
+def _is_marker_of(event: e.MarkerRecorded, durable: str) -> bool:
+    data = marker_data(event)
+    return data is not None and data.durable == durable
 
 
 def _position(update: Any, task_event: e.WorkflowTaskStarted) -> int:
