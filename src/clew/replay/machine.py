@@ -209,8 +209,8 @@ class WorkflowMachine:
         bury(root for root in roots if root is not None)
         self._runtime.conditions.clear()
         self._main = None
-        # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector, which
-        # would otherwise spend a third of a busy worker's time on runs that are over.
+        # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
+        # which would otherwise spend a third of a busy worker's time on runs that are over.
         self._apply.clear()
         for part in (self._handlers, self._runtime.out, self._ledger, self._runtime):
             vars(part).clear()

@@ -106,7 +106,7 @@ class Report:
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
-        # Told once, and then let go of: what is told refers to this report, and only the cycle collector would free both.
+        # Told once, then let go of: what is told refers to this report, and only the cycle collector would free both.
         tell, self._on_verdict = self._on_verdict, _forget
         tell(error)
 
