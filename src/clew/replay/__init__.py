@@ -6,6 +6,19 @@
 from __future__ import annotations
 
 from clew.replay.machine import WorkflowMachine
-from clew.replay.options import ActivationResult, LocalActivityRequest, MachineOptions, NondeterminismPolicy
+from clew.replay.options import (
+    ActivationResult,
+    LocalActivityOutcome,
+    LocalActivityRequest,
+    MachineOptions,
+    NondeterminismPolicy,
+)
 
-__all__ = ["ActivationResult", "LocalActivityRequest", "MachineOptions", "NondeterminismPolicy", "WorkflowMachine"]
+__all__ = [
+    "ActivationResult",
+    "LocalActivityOutcome",
+    "LocalActivityRequest",
+    "MachineOptions",
+    "NondeterminismPolicy",
+    "WorkflowMachine",
+]

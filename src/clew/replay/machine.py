@@ -212,7 +212,8 @@ class WorkflowMachine:
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
         # which would otherwise spend a third of a busy worker's time on runs that are over.
         self._apply.clear()
-        for part in (self._handlers, self._runtime.out, self._ledger, self._runtime):
+        runtime = self._runtime
+        for part in (self._handlers, runtime.out, runtime.local, self._ledger, runtime):
             vars(part).clear()
 
     def stack(self) -> str:

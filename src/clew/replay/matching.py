@@ -20,7 +20,6 @@ from clew.exceptions import NondeterminismError
 from clew.model import commands as c
 from clew.model import events as e
 from clew.replay.commands import (
-    LOCAL_ACTIVITY_MARKER,
     OpenRequests,
     Pending,
     StartTimer,
@@ -100,12 +99,17 @@ class Ledger:
         Args:
             close: The end of the run, if it came; it stands last whenever in the activation it came.
         """
+        self._unmatched = []
+        self._matched_count = 0
+        return self.finish_more(close)
+
+    def finish_more(self, close: Pending | None) -> list[Pending]:
+        """End a later part of the same activation, as local activities make it; see `finish`."""
         asked = [p for p in self._asked if not p.is_dropped]
         self._asked.clear()
         if close is not None:
             asked.append(close)
-        self._unmatched = asked
-        self._matched_count = 0
+        self._unmatched.extend(asked)
         return asked
 
     # --- history comes in ----------------------------------------------------------------------------------
@@ -200,10 +204,8 @@ class Ledger:
 
 
 def is_skippable(event: Any) -> bool:
-    """Whether a recorded event needs no request: a deprecated patch, or a marker that goes by its own id."""
-    return type(event) is e.MarkerRecorded and (
-        is_deprecated_patch(event) or event.marker_name == LOCAL_ACTIVITY_MARKER
-    )
+    """Whether a recorded event needs no request: the marker of a deprecated patch."""
+    return type(event) is e.MarkerRecorded and is_deprecated_patch(event)
 
 
 def _name_of(event: Any) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, final
 
 from clew.common import MetricMeter, VersioningBehavior, WorkerDeploymentVersion
+from clew.model.failure import Failure
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest
 from clew.model.payload import Payloads
 from clew.service.requests import AnswerQueryRequest
@@ -42,6 +44,7 @@ class MachineOptions:
         versioning_behavior: Of workflows that name none.
         metric_meter: Where metrics go; None drops them.
         is_eager: Whether activities may be handed to this worker with the answer to its task.
+        runs_local_activities: Whether the worker can run local activities and take results without an answer.
     """
 
     failure_exception_types: Sequence[type[BaseException]] = ()
@@ -54,12 +57,13 @@ class MachineOptions:
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     metric_meter: MetricMeter | None = None
     is_eager: bool = True
+    runs_local_activities: bool = False
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalActivityRequest:
-    """A local activity that the worker is to run (see `WorkflowMachine.resolve_local_activity`)."""
+    """A local activity that the worker is to run, with its retries (see `WorkflowMachine.finish_local_activity`)."""
 
     sequence: int
     activity_id: str
@@ -70,18 +74,45 @@ class LocalActivityRequest:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class LocalActivityOutcome:
+    """What came of a local activity.
+
+    Args:
+        sequence: Of its request.
+        result: What it gave, if it completed.
+        failure: Why it did not, after the last attempt.
+        is_cancelled: Whether it stopped because it was asked to.
+        attempt: The last attempt.
+        backoff: It is to be tried again, but only after so long that the run should wait and not the worker; `failure`
+            then says why.
+    """
+
+    sequence: int
+    result: Payloads = ()
+    failure: Failure | None = None
+    is_cancelled: bool = False
+    attempt: int = 1
+    backoff: timedelta | None = None
+
+
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivationResult:
     """What came of one workflow task.
 
     Args:
-        completion: The answer to the task.
+        completion: The answer to the task; None while it waits for local activities (only with
+            `MachineOptions.runs_local_activities`): then `WorkflowMachine.finish_local_activity` gives it later, or
+            `WorkflowMachine.extend_task` when that would take too long.
         is_closed: Whether the run has asked to end; there is no use in keeping it.
         is_replaying: Whether the task only rebuilt what had happened.
-        local_activities: Local activities to run before the task is answered.
+        local_activities: Local activities to start, whether or not the task is answered already.
+        cancelled_local_activities: Sequence numbers of those that are to stop.
     """
 
-    completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest
+    completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest | None
     is_closed: bool = False
     is_replaying: bool = False
     local_activities: tuple[LocalActivityRequest, ...] = ()
+    cancelled_local_activities: tuple[int, ...] = ()

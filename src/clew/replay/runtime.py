@@ -32,6 +32,7 @@ from clew.replay import commands as requests
 from clew.replay.chance import Chance, is_in_interceptor, uuid4_of, uuid7_of
 from clew.replay.handlers import Handlers, current_update
 from clew.replay.interception import InnerInbound, InnerOutbound
+from clew.replay.local_activities import LocalActivities
 from clew.replay.loop import WorkflowLoop
 from clew.replay.matching import Ledger
 from clew.replay.options import MachineOptions
@@ -126,6 +127,7 @@ class WorkflowRuntime(Runtime):
         self.out = Outbound(ledger, values, self.check_writable, cancel_again, namespace, task_queue)
         self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)  # type: ignore[abstract]
         self.out.loop = self.loop
+        self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
         self.handlers = Handlers(self)
         self.inbound_chain: WorkflowInboundInterceptor | None = None
         self.outbound_chain: WorkflowOutboundInterceptor | None = None
@@ -396,9 +398,12 @@ class WorkflowRuntime(Runtime):
 
     def start_local_activity_directly(self, input: StartLocalActivityInput) -> ActivityHandle[Any]:
         """Start a local activity without interceptors."""
-        raise NotImplementedError(
-            f"Local activity {input.activity!r}: local activities are not in this build yet. Use execute_activity."
-        )
+        if not self.options.runs_local_activities:
+            raise RuntimeError(
+                f"Local activity {input.activity!r} cannot run: this worker has no part that runs local activities. "
+                "Use execute_activity, or another worker."
+            )
+        return self.local.start(input)
 
     async def start_child_workflow(self, input: StartChildWorkflowInput) -> ChildWorkflowHandle[Any, Any]:
         self.check_writable("start a child workflow")

@@ -16,7 +16,13 @@ from clew.model import events as e
 from clew.model.failure import ApplicationInfo, Failure, TimeoutInfo, TimeoutType
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, TaskToken
 from clew.model.limits import LIMITS_DEFAULT, Limits
-from clew.replay import ActivationResult, MachineOptions, WorkflowMachine
+from clew.replay import (
+    ActivationResult,
+    LocalActivityOutcome,
+    LocalActivityRequest,
+    MachineOptions,
+    WorkflowMachine,
+)
 from clew.service.requests import AnswerQueryRequest, QueryTask, UpdateMessage, WorkflowTask
 from clew.workflow._definition import Definition
 
@@ -58,6 +64,10 @@ class Story:
         self.messages: list[UpdateMessage] = []
         self.updates: dict[str, Any] = {}
         self.is_closed = False
+        self.local: Callable[[LocalActivityRequest], LocalActivityOutcome | None] = lambda request: None
+        """Runs a local activity; None leaves it running."""
+        self.running_local: list[LocalActivityRequest] = []
+        self.local_runs: list[str] = []
         self.add(
             e.WorkflowExecutionStarted,
             workflow_id="story",
@@ -173,6 +183,7 @@ class Story:
         if self.machine is not None:
             self.machine.evict()
         self.machine = None
+        self.running_local = []
         return self
 
     def task(self, *, is_cold: bool = False, queries: tuple[QueryTask, ...] = ()) -> ActivationResult:
@@ -195,7 +206,7 @@ class Story:
             messages=tuple(self.messages),
             queries=queries,
         )
-        result = machine.activate(task)
+        result = self._finish_local(machine, machine.activate(task))
         self.results.append(result)
         if isinstance(result.completion, FailWorkflowTaskRequest):
             self.add(
@@ -211,6 +222,30 @@ class Story:
         self.last_started = started.event_id
         self._record(result.completion, started)
         return result
+
+    def _finish_local(self, machine: WorkflowMachine, result: ActivationResult) -> ActivationResult:
+        """Run local activities, in the order asked for, until the task is answered."""
+        self._start_local(result)
+        while result.completion is None:
+            for request in list(self.running_local):
+                outcome = self.local(request)
+                if outcome is not None:
+                    self.running_local.remove(request)
+                    further = machine.finish_local_activity(outcome)
+                    break
+            else:
+                further = machine.extend_task()
+            assert further is not None, "a task is open"
+            result = further
+            self._start_local(result)
+        return result
+
+    def _start_local(self, result: ActivationResult) -> None:
+        for request in result.local_activities:
+            self.running_local.append(request)
+            self.local_runs.append(f"{request.activity_id}/{request.attempt}")
+        stopped = [r for r in self.running_local if r.sequence in result.cancelled_local_activities]
+        self.running_local = [r for r in self.running_local if r not in stopped]
 
     def run(self, *, is_cold: bool = False) -> list[Any]:
         """Run one workflow task that must not fail and give its commands."""
@@ -364,7 +399,10 @@ RECORDED: dict[type[Any], Callable[[Story, Any], tuple[type[Any], dict[str, Any]
         e.RequestCancelExternalWorkflowExecutionInitiated,
         {"workflow_execution": x.workflow_execution},
     ),
-    c.RecordMarker: lambda s, x: (e.MarkerRecorded, {"marker_name": x.marker_name, "details": x.details}),
+    c.RecordMarker: lambda s, x: (
+        e.MarkerRecorded,
+        {"marker_name": x.marker_name, "details": x.details, "failure": x.failure},
+    ),
     c.UpsertSearchAttributes: lambda s, x: (
         e.UpsertWorkflowSearchAttributes,
         {"search_attributes": x.search_attributes},

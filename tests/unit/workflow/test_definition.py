@@ -124,7 +124,7 @@ def not_a_method() -> None:
     ("define", "words"),
     [
         (no_run, ["Broken", "@workflow.run"]),
-        (two_runs, ["Broken", "run and walk", "keep one"]),
+        (two_runs, ["Broken", "walk and run", "keep one"]),
         (sync_run, ["sync_run", "async def"]),
         (inherited_run, ["Broken", "inherited"]),
         (undecorated_override, ["poke overrides", "Base", "decorate it too"]),
@@ -140,7 +140,7 @@ def not_a_method() -> None:
     ],
 )
 def test_mistakes_are_named(define: Callable[[], None], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the words are checked below)
         define()
     for word in words:
         assert word in str(caught.value)
