@@ -20,9 +20,11 @@ class IdBlocks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._run_next = self._run_end = 0
+        self._run_next: int = 0
+        self._run_end: int = 0
         self._run_spare = 0
-        self._task_next = self._task_end = 0
+        self._task_next: int = 0
+        self._task_end: int = 0
         self._task_spare = 0
         self._refills: set[asyncio.Task[None]] = set()
 

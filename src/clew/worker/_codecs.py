@@ -14,7 +14,7 @@ import asyncio
 import types
 import typing
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, cast, final
 
 import msgspec
 
@@ -110,11 +110,12 @@ def rewrite(value: Any, change: Callable[[Payloads], Payloads]) -> Any:
     if isinstance(value, msgspec.Struct):
         return _rewrite_struct(value, change)
     if isinstance(value, tuple):
-        if not value:
-            return value
-        return change(value) if isinstance(value[0], msgspec.Raw) else tuple(rewrite(item, change) for item in value)
+        items = cast("tuple[Any, ...]", value)
+        if items and isinstance(items[0], msgspec.Raw):
+            return change(items)
+        return tuple(rewrite(item, change) for item in items)
     if isinstance(value, dict):
-        return {name: rewrite(item, change) for name, item in value.items()}
+        return {name: rewrite(item, change) for name, item in cast("dict[str, Any]", value).items()}
     return value
 
 
