@@ -177,9 +177,10 @@ def test_an_activity_is_completed_from_outside(client: BlockingClient) -> None:
 
 
 def _until_taken(client: BlockingClient, id: str) -> None:
+    handle = client.client.get_workflow_handle(id)
+
     async def taken() -> None:
         async with asyncio.timeout(30):
-            handle = client.client.get_workflow_handle(id)
             while not any(one.state == "Started" for one in (await handle.describe()).pending_activities):
                 await asyncio.sleep(0.01)
 
