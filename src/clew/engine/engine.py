@@ -53,6 +53,7 @@ from clew.engine.reading import Reader
 from clew.engine.recovery import recover, release_lost
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
+from clew.engine.update_with_start import UpdatesWithStart
 from clew.engine.updates import UpdateDesk, check_chain
 from clew.model import inputs as i
 from clew.model.events import WorkflowTaskCompleted
@@ -153,6 +154,9 @@ class Engine:
         )
         self._queries = QueryDesk(store, clock, entropy, self._matcher)
         self._updates = UpdateDesk(store, self._funnel, self._locator, self.namespaces)
+        self._updates_with_start = UpdatesWithStart(
+            starter=self._starter, updates=self._updates, locator=self._locator, namespaces=self.namespaces
+        )
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
         self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
 
@@ -266,11 +270,9 @@ class Engine:
         return await self._updates.poll(request)
 
     async def update_with_start(self, request: r.UpdateWithStartRequest) -> r.UpdateWithStartResponse:
-        """Start a run (or use the open one) and send it an update."""
+        """Start a run with an update in its first task, or send the update to the open run, atomically."""
         self._check_open()
-        started = await self._starter.start(request.start)
-        update = await self._updates.admit_and_wait(started.entry, request.update)
-        return r.UpdateWithStartResponse(start=started.response, update=update)
+        return await self._updates_with_start.apply(request)
 
     # --- clients: reading -------------------------------------------------------------------------------------------
 

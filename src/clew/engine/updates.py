@@ -51,7 +51,7 @@ class UpdateDesk:
     async def admit_and_wait(self, entry: RunEntry, request: UpdateWorkflowRequest) -> UpdateResponse:
         """The same for a run at hand."""
         update_id = request.request.update_id
-        waiter = self._register(entry, update_id)
+        waiter = self.register(entry, update_id)
         try:
             answer: asyncio.Future[Any] = self._loop.create_future()
             limits = self._namespaces.get(request.namespace).limits
@@ -68,7 +68,35 @@ class UpdateDesk:
             admission: UpdateAdmission = await answer
             return await self._wait(entry, admission, request.wait_stage, waiter)
         finally:
-            self._unregister(entry, update_id, waiter)
+            self.unregister(entry, update_id, waiter)
+
+    async def wait_if_known(self, request: UpdateWorkflowRequest) -> UpdateResponse | None:
+        """Wait for the stage of an update that the latest run knows, open or closed; None when it does not know it.
+
+        Raises:
+            RPCError: ``workflow_not_found``.
+        """
+        entry = await self._find_durable(request.namespace, request.workflow_id, request.run_id)
+        update_id = request.request.update_id
+        admission = known_update(entry, update_id)
+        if admission is None:
+            return None
+        waiter = self.register(entry, update_id)
+        try:
+            return await self._wait(entry, admission, request.wait_stage, waiter)
+        finally:
+            self.unregister(entry, update_id, waiter)
+
+    async def wait_admitted(
+        self, entry: RunEntry, request: UpdateWorkflowRequest, waiter: asyncio.Future[Any]
+    ) -> UpdateResponse:
+        """Wait for the stage of an update that was admitted with `waiter` registered; it is unregistered here."""
+        update_id = request.request.update_id
+        try:
+            admission = known_update(entry, update_id) or UpdateAdmission(update_id=update_id)
+            return await self._wait(entry, admission, request.wait_stage, waiter)
+        finally:
+            self.unregister(entry, update_id, waiter)
 
     async def poll(self, request: PollUpdateRequest) -> UpdateResponse:
         """Wait for the stage of an update that was sent before.
@@ -76,9 +104,9 @@ class UpdateDesk:
         Raises:
             RPCError: ``update_not_found``.
         """
-        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        entry = await self._find_durable(request.namespace, request.workflow_id, request.run_id)
         update_id = request.update_id
-        admission = _known(entry, update_id)
+        admission = known_update(entry, update_id)
         if admission is None:
             raise RPCError(
                 Rejection(
@@ -87,11 +115,21 @@ class UpdateDesk:
                     f"{request.workflow_id!r}: it was rejected, never arrived, or went to another run; send it again",
                 )
             )
-        waiter = self._register(entry, update_id)
+        waiter = self.register(entry, update_id)
         try:
             return await self._wait(entry, admission, request.wait_stage, waiter)
         finally:
-            self._unregister(entry, update_id, waiter)
+            self.unregister(entry, update_id, waiter)
+
+    async def _find_durable(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
+        """The run, once all that is known of it now is durable: what it says of an update is an answer (law 3)."""
+        while True:
+            entry = await self._locator.find(namespace, workflow_id, run_id)
+            settled: asyncio.Future[Any] = self._loop.create_future()
+            self._funnel.apply(entry, Operation(lambda s, now: None, settled))
+            await settled
+            if not entry.is_discarded:
+                return entry
 
     def wake(self, entry: RunEntry, transition: Transition) -> None:
         """A committed transition settled updates of this run."""
@@ -142,8 +180,8 @@ class UpdateDesk:
                     stage=UpdateStage.COMPLETED,
                     outcome=settled.outcome,
                 )
-            waiter = self._register(entry, update_id)
-            admission = _known(entry, update_id) or admission
+            waiter = self.register(entry, update_id)
+            admission = known_update(entry, update_id) or admission
 
     async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
         event_id = admission.completed_event_id
@@ -159,13 +197,15 @@ class UpdateDesk:
             outcome=event.outcome,
         )
 
-    def _register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
+    def register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
+        """A future that the next settled stage of this update wakes."""
         future: asyncio.Future[Any] = self._loop.create_future()
         entry.update_waiters.setdefault(update_id, []).append(future)
         return future
 
     @staticmethod
-    def _unregister(entry: RunEntry, update_id: str, future: asyncio.Future[Any]) -> None:
+    def unregister(entry: RunEntry, update_id: str, future: asyncio.Future[Any]) -> None:
+        """Nobody waits on this future any more."""
         futures = entry.update_waiters.get(update_id)
         if futures and future in futures:
             futures.remove(future)
@@ -197,7 +237,8 @@ def check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
         )
 
 
-def _known(entry: RunEntry, update_id: str) -> UpdateAdmission | None:
+def known_update(entry: RunEntry, update_id: str) -> UpdateAdmission | None:
+    """How far the run has come with this update; None when it does not know it."""
     pending = entry.state.updates.get(update_id)
     if pending is not None:
         return UpdateAdmission(update_id=update_id, accepted_event_id=pending.accepted_event_id)

@@ -14,8 +14,10 @@ from clew.model.commands import Command
 from clew.model.events import Event, event_type
 from clew.model.payload import Payloads
 from clew.model.policies import RetryPolicy
+from clew.model.rejection import RejectionCode
 from clew.service import requests as r
 from clew.service.contract import WorkerSession
+from clew.service.errors import RPCError
 from clew.storage.sqlite import open_store
 from clew.testing import ManualClock
 
@@ -167,6 +169,20 @@ class Shop:
         return await soon(
             self.engine.describe_workflow(r.DescribeWorkflowRequest(namespace="default", workflow_id=workflow_id))
         )
+
+    async def until_started(self, workflow_id: str = "w1") -> r.WorkflowDescription:
+        """Describe the run again and again until there is one."""
+
+        async def look() -> r.WorkflowDescription:
+            while True:
+                try:
+                    return await self.describe(workflow_id)
+                except RPCError as error:
+                    if error.code is not RejectionCode.WORKFLOW_NOT_FOUND:
+                        raise
+                    await asyncio.sleep(0)
+
+        return await soon(look())
 
     async def until_described(self, holds: Any, workflow_id: str = "w1") -> r.WorkflowDescription:
         """Describe the run again and again until the condition holds."""
