@@ -1,4 +1,4 @@
-"""C047 (signals; updates have their own part): handlers run after the object is made, in the order of arrival."""
+"""C047: handlers run after the object is made, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from clew import activity, workflow
 from clew.worker import Interceptor, WorkflowInboundInterceptor
-from tests.cases.harness import ACTIVITY, QUEUE, engine, events, replay_check, settled, worker
+from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, replay_check, settled, within, worker
 
 
 @activity.defn
@@ -124,3 +124,24 @@ async def test_signal_with_start_reaches_the_object(interceptors: list[Any]) -> 
         async with worker(client, [InConstructor], [slow], interceptors=interceptors):
             assert await settled(handle) == ["name 1", "name 2", "name 3", "name 4"]
         assert type((await events(handle))[1]).__name__ == "WorkflowExecutionSignaled"
+
+
+@pytest.mark.parametrize("kind", [InConstructor, InFirstLines, AfterAnActivity])
+async def test_signals_and_updates_arrive_in_the_order_sent(kind: Any) -> None:
+    async with engine() as client:
+        handle = await client.start_workflow(kind.run, "name", id="mixed", task_queue=QUEUE)
+        await handle.signal(kind.note, "1")
+        first = asyncio.create_task(handle.execute_update(kind.count, "A", id="A"))
+        await eventually(lambda: _is_admitted(handle, "A"))
+        await handle.signal(kind.note, "2")
+        second = asyncio.create_task(handle.execute_update(kind.count, "B", id="B"))
+        await eventually(lambda: _is_admitted(handle, "B"))
+        async with worker(client, [kind], [slow]):
+            assert await within(first) == 2
+            assert await within(second) == 4
+            assert await settled(handle) == ["name 1", "name A", "name 2", "name B"]
+        await replay_check(handle, kind)
+
+
+async def _is_admitted(handle: Any, update_id: str) -> bool:
+    return any(update_id in line for line in (await handle.describe()).waiting_for)
