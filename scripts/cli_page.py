@@ -11,6 +11,7 @@ from clew.cli._app import app
 
 EXIT_CODES = {
     0: "Done.",
+    codes.LINT_FINDINGS: "`lint`: there are findings.",
     2: "Wrong usage, or an argument that cannot be right.",
     4: "No such store, namespace, workflow or run.",
     5: "The workflow id is taken.",

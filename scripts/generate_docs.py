@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clew.lint import RULES, LintRule
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
 from scripts.cli_page import cli_lines
@@ -56,10 +57,65 @@ def cli_page() -> str:
     return _page("clew.cli", cli_lines())
 
 
+LINT_INTRODUCTION = """\
+`clew lint PATH…` reads workflow code and reports what no replay could repeat, before anything runs. It starts from the
+classes decorated with `workflow.defn`, follows the functions they call through the modules of your project, and imports
+nothing. Rules of the first group have the texts of the determinism guard, which refuses the same calls at run time;
+what the text of a program does not tell is left to the guard.
+
+A finding is `file:line:column: CODE what and why. What to do`, with the calls that lead there. `--output json` gives
+the same to programs. The exit code is 0 without findings, 1 with some, 2 for wrong usage.
+
+A comment keeps a line quiet: `# clew: ignore[CLW101]`, or `# noqa: CLW101`; without codes, for all findings. On the
+first line of a statement it is for all of its lines; `# clew: ignore-file[CLW101]` is for the file. Blocks under `with
+workflow.unsafe.sandbox_unrestricted():` and the other side of `if workflow.in_workflow():` are left out.
+
+The repository has a hook `clew-lint` for pre-commit. With the command installed, this does the same:
+
+```yaml
+repos:
+  - repo: local
+    hooks:
+      - id: clew-lint
+        name: clew lint
+        entry: clew lint
+        language: system
+        types: [python]
+        require_serial: true
+```
+"""
+
+LINT_GROUPS = {
+    "0": "The file itself",
+    "1": "Calls that no replay can repeat",
+    "2": "Code whose outcome depends on more than history",
+    "3": "Definitions and uses that cannot work as meant",
+}
+
+
+def lint_page() -> str:
+    """Every rule of `clew lint`."""
+    lines = ["# clew lint", "", *LINT_INTRODUCTION.splitlines()]
+    for digit, title in LINT_GROUPS.items():
+        lines += ["", f"## {title}"]
+        for rule in RULES.values():
+            if rule.code[3] == digit:
+                lines += _lint_rule_lines(rule)
+    return _page("clew.lint", lines)
+
+
+def _lint_rule_lines(rule: LintRule) -> list[str]:
+    return [
+        "", f"### {rule.code}: {rule.name}", "", f"Finds {rule.finds}: {rule.reason}.", "", "```python",
+        *rule.example.splitlines(), "```", "", rule.remedy,
+    ]  # fmt: skip
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "glossary.md": glossary_page,
     DOCS / "reference" / "cli.md": cli_page,
     DOCS / "reference" / "errors.md": errors_page,
+    DOCS / "reference" / "lint.md": lint_page,
 }
 """Every generated page."""
 

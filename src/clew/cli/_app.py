@@ -18,6 +18,7 @@ from clew.cli._errors import Problem, ReaderGone, problem_of
 from clew.cli._groups import NounGroup
 from clew.cli._output import print_json
 from clew.cli.deploy import deploy
+from clew.cli.lint import lint
 from clew.cli.replay import replay
 from clew.cli.workflow import workflow
 
@@ -33,7 +34,7 @@ BROKEN_PIPE: Final = 141
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done, 2 wrong usage, 4 not found, 5 exists, 6 not now, 7 limit, 8 query failed, "
     "9 unavailable, 10 internal; `workflow result`: 11 failed, 12 cancelled, 13 terminated, 14 timed out, 15 went on; "
-    "`replay`, `deploy check`: 17 does not fit.",
+    "`replay`, `deploy check`: 17 does not fit; `lint`: 1 findings.",
 )
 @click.version_option(package_name="clew", message="clew %(version)s")
 def app() -> None:
@@ -42,6 +43,7 @@ def app() -> None:
 
 app.add_command(workflow)
 app.add_command(deploy)
+app.add_command(lint)
 app.add_command(replay)
 
 

@@ -28,6 +28,8 @@ from clew.model.rejection import RejectionCode
 from clew.ports.store import StoreError, StoreFull, StoreInUse, StoreReadOnly, StoreUnavailable
 from clew.service.errors import CODE_TABLE, RPCError
 
+LINT_FINDINGS: Final = 1
+"""As with other tools that check code."""
 USAGE: Final = 2
 INTERNAL: Final = 10
 FAILED: Final = 11

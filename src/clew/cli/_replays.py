@@ -77,7 +77,8 @@ def load_workflows(modules: Sequence[str]) -> list[type[Any]]:
 
     found: dict[str | None, type[Any]] = {}
     for module_name in modules:
-        for value in vars(_load_module(module_name)).values():
+        contents: dict[str, Any] = vars(_load_module(module_name))
+        for value in contents.values():
             definition = Definition.from_class(value) if isinstance(value, type) else None
             if definition is not None:
                 found[definition.name] = definition.cls

@@ -90,7 +90,7 @@ class _Sample:
 
     open_count: int = 0
     stride: int = 1
-    runs: list[tuple[str, str]] = field(default_factory=list)
+    runs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     checked_count: int = 0
     broken_count: int = 0
 
@@ -110,7 +110,7 @@ class _Finding:
 
     workflow_type: str
     failure: Exception
-    runs: list[tuple[str, str]] = field(default_factory=list)
+    runs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
 async def _sample_runs(client: Client, query: str, size: int) -> dict[str, _Sample]:

@@ -13,7 +13,7 @@ import asyncio
 import multiprocessing
 import pickle
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Final
 
@@ -32,11 +32,16 @@ class ReplayProcessError(ClewError):
 
 
 async def replay_in_processes(
-    arguments: Mapping[str, Any], histories: AsyncIterator[WorkflowHistory], processes: int, is_whole: bool
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    histories: AsyncIterator[WorkflowHistory],
+    processes: int,
+    is_whole: bool,
 ) -> AsyncGenerator[tuple[WorkflowHistory, Exception | None], None]:
     """Give each history with what is wrong with it, in their order.
 
     Args:
+        make: Makes a replayer; the class.
         arguments: Of the replayer that each process makes.
         histories: The histories.
         processes: How many.
@@ -46,7 +51,7 @@ async def replay_in_processes(
         TypeError: The arguments cannot be pickled; the message says which.
     """
     loop = asyncio.get_running_loop()
-    initial = _pickled(arguments)
+    initial = _pickled(make, arguments)
     pool = ProcessPoolExecutor(
         processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(initial,)
     )
@@ -74,7 +79,7 @@ async def _next(
     return history, failure
 
 
-def _pickled(arguments: Mapping[str, Any]) -> bytes:
+def _pickled(make: Callable[..., Any], arguments: Mapping[str, Any]) -> bytes:
     for name, value in arguments.items():
         try:
             pickle.dumps(value)
@@ -83,16 +88,15 @@ def _pickled(arguments: Mapping[str, Any]) -> bytes:
                 f"Replayer({name}=…) cannot be handed to another process: {error}. Define it at the top level of a "
                 "module, or replay in this process with processes=0."
             ) from error
-    return pickle.dumps(dict(arguments))
+    return pickle.dumps((make, dict(arguments)))
 
 
 # --- in a process of the pool -------------------------------------------------------------------------------
 
 
-def _begin(arguments: bytes) -> None:
-    from clew.worker._replayer import Replayer
-
-    _replayers.append(Replayer(**pickle.loads(arguments)))
+def _begin(initial: bytes) -> None:
+    make, arguments = pickle.loads(initial)
+    _replayers.append(make(**arguments))
 
 
 def _replay(workflow_id: str, history_json: str, is_whole: bool) -> bytes | None:

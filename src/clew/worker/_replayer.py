@@ -171,7 +171,7 @@ class Replayer:
     @asynccontextmanager
     async def workflow_replay_iterator(
         self, histories: AsyncIterator[WorkflowHistory], *, is_whole: bool = False
-    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
+    ) -> AsyncGenerator[AsyncIterator[WorkflowReplayResult], None]:
         """Give an iterator over the results of many histories, in their order, each as soon as it is there.
 
         Args:
@@ -179,7 +179,7 @@ class Replayer:
             is_whole: See `replay_workflow`.
         """
         if self._processes:
-            iterator = replay_in_processes(self._arguments, histories, self._processes, is_whole)
+            iterator = replay_in_processes(Replayer, self._arguments, histories, self._processes, is_whole)
         else:
             iterator = self._replay_here(histories, is_whole)
         try:
