@@ -37,6 +37,9 @@ Site = tuple[CodeType, int]
 _INTERNAL: Final = (str(Path(clew.__path__[0])) + "/", str(Path(asyncio.__file__).parent) + "/")
 
 
+_is_internal_file: Final[dict[str, bool]] = {}
+
+
 def call_site() -> Site | None:
     """Find the line of workflow code that is behind the current call."""
     frame = sys._getframe(2)
@@ -49,7 +52,11 @@ def call_site() -> Site | None:
 
 def is_internal(code: CodeType) -> bool:
     """Whether code is ours or asyncio's, not the user's."""
-    return code.co_filename.startswith(_INTERNAL)
+    name = code.co_filename
+    known = _is_internal_file.get(name)
+    if known is None:
+        known = _is_internal_file[name] = name.startswith(_INTERNAL)
+    return known
 
 
 @final
@@ -73,6 +80,8 @@ class Pending:
     event_type: ClassVar[type[e.BaseEvent]]
     """The event that records it."""
     is_close: ClassVar[bool] = False
+    is_optional: bool = False
+    """Whether history may be without it: what the machine itself adds for people to search by."""
     has_arguments: ClassVar[bool] = False
     """Whether it and its event carry arguments, which may change but not trade places (see `Ledger`)."""
 
@@ -439,6 +448,18 @@ def is_deprecated_patch(event: e.MarkerRecorded) -> bool:
     return event.marker_name == PATCH_MARKER and bool(stored) and bytes(stored[0]) == b"true"
 
 
+CHANGE_VERSION: Final = "TemporalChangeVersion"
+"""The search attribute that lists the patches of a run, as the published model names it."""
+
+CHANGE_VERSION_BYTES_MAX: Final = 2_048
+"""Longer lists are not kept, since no search attribute may be longer (semantics 1.10)."""
+
+
+def is_change_version(event: e.UpsertWorkflowSearchAttributes) -> bool:
+    """Whether a change of search attributes only goes with a patch."""
+    return tuple(event.search_attributes) == (CHANGE_VERSION,)
+
+
 @final
 class UpsertMemo(Pending):
     """A change of the memo."""
@@ -464,18 +485,21 @@ class UpsertMemo(Pending):
 class UpsertSearchAttributes(Pending):
     """A change of search attributes."""
 
-    __slots__ = ("attributes",)
+    __slots__ = ("attributes", "is_optional")
     event_type = e.UpsertWorkflowSearchAttributes
 
-    def __init__(self, attributes: e.SearchAttributes) -> None:
+    def __init__(self, attributes: e.SearchAttributes, *, is_optional: bool = False) -> None:
         super().__init__()
         self.attributes = attributes
+        self.is_optional = is_optional
 
     def to_command(self) -> c.Command:
         return c.UpsertSearchAttributes(search_attributes=self.attributes)
 
     def differences(self, event: e.UpsertWorkflowSearchAttributes) -> list[str]:
-        return []
+        if is_change_version(event) == self.is_optional:
+            return []
+        return _difference("search_attributes", sorted(event.search_attributes), sorted(self.attributes))
 
     def describe(self) -> str:
         return f"UpsertSearchAttributes of {', '.join(self.attributes)}"

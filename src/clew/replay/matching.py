@@ -24,6 +24,7 @@ from clew.replay.commands import (
     Pending,
     StartTimer,
     call_site,
+    is_change_version,
     is_deprecated_patch,
     patch_id_of,
 )
@@ -122,6 +123,9 @@ class Ledger:
         """
         position, unmatched = self._matched_count, self._unmatched
         pending = unmatched[position] if position < len(unmatched) else None
+        while pending is not None and pending.is_optional and not _is_recorded_change_version(event):
+            position += 1
+            pending = unmatched[position] if position < len(unmatched) else None
         if pending is not None and pending.event_type is type(event):
             differences = pending.differences(event)
             if not differences:
@@ -157,8 +161,10 @@ class Ledger:
         Raises:
             NondeterminismError: One is missing.
         """
-        if self._matched_count < len(self._unmatched):
-            raise self._mismatch(event, self._unmatched[self._matched_count], [])
+        for pending in self._unmatched[self._matched_count :]:
+            if not pending.is_optional:
+                raise self._mismatch(event, pending, [])
+        self._matched_count = len(self._unmatched)
 
     def check_end(self, event_id: int) -> None:
         """Make sure that a history which ends with `event_id`, and of which nothing is cut off, records every request.
@@ -204,8 +210,12 @@ class Ledger:
 
 
 def is_skippable(event: Any) -> bool:
-    """Whether a recorded event needs no request: the marker of a deprecated patch."""
-    return type(event) is e.MarkerRecorded and is_deprecated_patch(event)
+    """Whether a recorded event needs no request: the marker of a deprecated patch, or the list of patches."""
+    return (type(event) is e.MarkerRecorded and is_deprecated_patch(event)) or _is_recorded_change_version(event)
+
+
+def _is_recorded_change_version(event: Any) -> bool:
+    return type(event) is e.UpsertWorkflowSearchAttributes and is_change_version(event)
 
 
 def _name_of(event: Any) -> str:

@@ -19,15 +19,21 @@ import msgspec
 from clew._metric import MetricMeter
 from clew.common import (
     Priority,
+    SearchAttributeKey,
     SearchAttributes,
     SearchAttributeUpdate,
     TypedSearchAttributes,
     WorkerDeploymentVersion,
 )
-from clew.converter import PayloadConverter, decode_typed_search_attributes, encode_search_attributes
+from clew.converter import (
+    PayloadConverter,
+    decode_typed_search_attributes,
+    encode_search_attribute,
+    encode_search_attributes,
+)
 from clew.model import commands as c
 from clew.model import events as e
-from clew.model.payload import Payloads, from_stored
+from clew.model.payload import Payloads, from_stored, payloads_size
 from clew.replay import commands as requests
 from clew.replay.chance import Chance, is_in_interceptor, uuid4_of, uuid7_of
 from clew.replay.handlers import Handlers, current_update
@@ -459,7 +465,19 @@ class WorkflowRuntime(Runtime):
                     "deprecated": (msgspec.Raw(b"true" if is_deprecated else b"false"),),
                 }
                 self.ledger.add(requests.RecordPatch(patch_id, is_deprecated, marker))
+                if not is_deprecated:
+                    self._list_patches()
         return answer
+
+    def _list_patches(self) -> None:
+        """Let people search runs by their patches."""
+        key = SearchAttributeKey.for_keyword_list(requests.CHANGE_VERSION)
+        listed = [patch_id for patch_id, answer in self.patches.items() if answer]
+        payload = encode_search_attribute(key, listed)
+        if payloads_size((payload,)) <= requests.CHANGE_VERSION_BYTES_MAX:
+            self.ledger.add(requests.UpsertSearchAttributes({key.name: payload}, is_optional=True))
+            self._search_attributes[key.name] = payload
+            self._info = None
 
     def upsert_memo(self, updates: Mapping[str, Any]) -> None:
         self.check_writable("change the memo")
