@@ -1,0 +1,133 @@
+"""C023: what interceptors draw does not shift what the workflow draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clew import activity, workflow
+from clew.model import events as e
+from clew.replay.chance import Chance, uuid4_of
+from clew.worker import Interceptor, WorkflowInboundInterceptor, WorkflowOutboundInterceptor
+from tests.cases.conftest import Recorded
+from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, parked, settled, worker
+
+STEPS = 4
+
+
+@activity.defn
+async def echo(text: str) -> str:
+    return text
+
+
+@workflow.defn
+class Nested:
+    @workflow.run
+    async def run(self, text: str) -> str:
+        return text
+
+
+@workflow.defn
+class Draws:
+    def __init__(self) -> None:
+        self.allowed = 0
+
+    @workflow.run
+    async def run(self) -> list[str]:
+        drawn = [str(workflow.uuid4())]
+        for number in range(STEPS):
+            await workflow.wait_condition(lambda number=number: self.allowed > number)  # type: ignore[misc]
+            drawn.append(await workflow.execute_activity(echo, str(workflow.uuid4()), **ACTIVITY))
+            child = str(workflow.uuid4())
+            drawn.append(await workflow.execute_child_workflow(Nested.run, child, id=child))
+            await workflow.execute_child_workflow(Nested.run, "its id is made by the engine's own stream")
+            drawn.append(str(workflow.random().random()))
+        return drawn
+
+    @workflow.signal
+    def allow(self) -> None:
+        self.allowed += 1
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    def start_activity(self, input: Any) -> Any:
+        workflow.uuid4()
+        return super().start_activity(input)
+
+    async def start_child_workflow(self, input: Any) -> Any:
+        workflow.uuid4()
+        workflow.random().random()
+        return await super().start_child_workflow(input)
+
+
+class _Inbound(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound))
+
+    async def execute_workflow(self, input: Any) -> Any:
+        workflow.uuid4()
+        return await super().execute_workflow(input)
+
+    async def handle_signal(self, input: Any) -> None:
+        workflow.uuid4()
+        await super().handle_signal(input)
+
+
+class Tracing(Interceptor):
+    def workflow_interceptor_class(self, input: Any) -> type[WorkflowInboundInterceptor]:
+        return _Inbound
+
+
+async def _drawn(traced: list[bool], recorded: Recorded, *, cache: int) -> tuple[str, list[str], list[str]]:
+    """Run id, draws and child ids of a run whose steps are traced or not, each after a cold restart."""
+    async with engine() as client:
+        handle = await client.start_workflow(Draws.run, id="draws", task_queue=QUEUE)
+        for number, is_traced in enumerate(traced):
+            interceptors = [Tracing()] if is_traced else []
+            async with worker(client, [Draws, Nested], [echo], cache=cache, interceptors=interceptors):
+                await handle.signal(Draws.allow)
+                if number < STEPS - 1:
+                    await _step_done(handle, number + 1)
+                else:
+                    drawn = await settled(handle)
+        assert isinstance(drawn, list), drawn
+        children = [event.workflow_id for event in await events(handle, e.StartChildWorkflowExecutionInitiated)]
+        await recorded.add(handle, Draws)
+        run_id: str = handle.result_run_id or ""
+        return run_id, drawn, children
+
+
+async def _step_done(handle: Any, number: int) -> None:
+    async def is_done() -> bool:
+        return len(await events(handle, e.ChildWorkflowExecutionCompleted)) == 2 * number
+
+    await eventually(is_done, f"step {number}")
+    await parked(handle)
+
+
+def _expected(run_id: str) -> list[str]:
+    """What the documented streams of this run give to its code."""
+    dice = Chance(run_id).generator()
+    drawn = [str(uuid4_of(dice))]
+    for _ in range(STEPS):
+        drawn += [str(uuid4_of(dice)), str(uuid4_of(dice)), str(dice.random())]
+    return drawn
+
+
+@pytest.mark.parametrize(
+    "traced",
+    [
+        [False] * STEPS,
+        [True] * STEPS,
+        [True, True, False, False],
+        [False, False, True, True],
+    ],
+    ids=["untraced", "traced", "switched-off", "switched-on"],
+)
+@pytest.mark.parametrize("cache", [0], ids=["cold"])
+async def test_user_draws_are_unaffected_by_interceptors(traced: list[bool], cache: int, recorded: Recorded) -> None:
+    run_id, drawn, children = await _drawn(traced, recorded, cache=cache)
+    assert drawn == _expected(run_id)
+    assert len(set(children)) == 2 * STEPS
+    assert children[::2] == drawn[2::3]
