@@ -18,7 +18,7 @@ from clew.core.retry import check_policy
 from clew.core.state import ExecutionState
 from clew.model import commands as c
 from clew.model import events as e
-from clew.model.events import WorkflowTaskFailedCause
+from clew.model.events import ZERO, WorkflowTaskFailedCause
 from clew.model.limits import Limits
 from clew.model.payload import payloads_size
 
@@ -93,14 +93,7 @@ def _check_size(check: CommandCheck, what: str, payloads: Any) -> Problem | None
 
 def _check_activity(check: CommandCheck, command: c.ScheduleActivityTask) -> Problem | None:
     state, limits, activity_id = check.state, check.limits, command.activity_id
-    finding = (
-        check_id("the activity id", activity_id, limits)
-        or check_id("the activity type", command.activity_type, limits)
-        or (check_id("the task queue", command.task_queue, limits) if command.task_queue else "")
-        or _activity_timeouts_finding(command)
-        or (check_policy(command.retry_policy) if command.retry_policy is not None else "")
-    )
-    if finding:
+    if not _is_plain_activity(command, limits) and (finding := _activity_finding(command, limits)):
         return Problem(_Cause.BAD_SCHEDULE_ACTIVITY_ATTRIBUTES, f"Activity {activity_id!r}: {finding}.")
     if activity_id in check.activity_ids or activity_id in state.derived.activity_ids:
         return Problem(
@@ -116,7 +109,37 @@ def _check_activity(check: CommandCheck, command: c.ScheduleActivityTask) -> Pro
         )
     if not command.input:
         return None
-    return _check_size(check, f"the input of activity {activity_id!r} ({command.activity_type})", command.input)
+    size = payloads_size(command.input)
+    check.payload_bytes += size
+    if size <= limits.payload_bytes_max:
+        return None
+    finding = check_payloads(f"the input of activity {activity_id!r} ({command.activity_type})", command.input, limits)
+    return Problem(_Cause.PAYLOADS_TOO_LARGE, sentence(finding))
+
+
+def _is_plain_activity(command: c.ScheduleActivityTask, limits: Limits) -> bool:
+    """The usual command, seen to be right at a glance: short names, start-to-close alone, no policy of its own."""
+    short = limits.id_bytes_max // 4
+    return (
+        0 < len(command.activity_id) <= short
+        and 0 < len(command.activity_type) <= short
+        and len(command.task_queue) <= short
+        and command.start_to_close_timeout > ZERO
+        and not command.schedule_to_close_timeout
+        and not command.schedule_to_start_timeout
+        and not command.heartbeat_timeout
+        and command.retry_policy is None
+    )
+
+
+def _activity_finding(command: c.ScheduleActivityTask, limits: Limits) -> str:
+    return (
+        check_id("the activity id", command.activity_id, limits)
+        or check_id("the activity type", command.activity_type, limits)
+        or (check_id("the task queue", command.task_queue, limits) if command.task_queue else "")
+        or _activity_timeouts_finding(command)
+        or (check_policy(command.retry_policy) if command.retry_policy is not None else "")
+    )
 
 
 def _activity_timeouts_finding(command: c.ScheduleActivityTask) -> str:

@@ -61,7 +61,7 @@ def decide_due(
     """
     if state.close_event_id:
         return None
-    due = state.derived.deadlines.take_due(now, state.deadline_of)
+    due = state.deadline_heap().take_due(now, state.deadline_of)
     if not due:
         return None
     step = Step(state, now, limits)

@@ -415,7 +415,7 @@ def _closed(state: ExecutionState, event: e.BaseEvent) -> Touched:
     derived.activity_ids = {}
     derived.timer_ids = {}
     derived.backing_off = set()
-    derived.deadlines = deadlines.DeadlineHeap()
+    derived.deadlines = None
     return None
 
 

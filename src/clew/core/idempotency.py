@@ -20,11 +20,6 @@ BLOCK_BYTES: Final = 64
 """Block size of SHA-256 (FIPS 180-4), to which HMAC pads its key (RFC 2104 §2)."""
 
 
-def _length_prefixed(text: str) -> bytes:
-    data = text.encode("utf-8")
-    return len(data).to_bytes(8, "big") + data
-
-
 def idempotency_key(secret: bytes, workflow_id: str, activity_id: str, generation: str) -> str:
     """The key that every attempt of this activity carries.
 
@@ -34,7 +29,8 @@ def idempotency_key(secret: bytes, workflow_id: str, activity_id: str, generatio
         activity_id: Of the activity; stable under replay.
         generation: ``ExecutionState.key_generation``.
     """
-    message = _length_prefixed(workflow_id) + _length_prefixed(activity_id) + _length_prefixed(generation)
+    parts = workflow_id.encode(), activity_id.encode(), generation.encode()
+    message = b"".join([part for data in parts for part in (len(data).to_bytes(8, "big"), data)])
     inner, outer = _keyed(secret)
     inner, outer = inner.copy(), outer.copy()
     inner.update(message)

@@ -137,12 +137,18 @@ class PendingActivity(_Pending, kw_only=True):
         """The earliest instant at which something happens to this activity by itself."""
         if self.is_closing:
             return None
-        earliest = self.expiration_time
+        # Written out, not through the properties above: this is asked on every transition.
+        timeout = self.schedule_to_close_timeout
+        earliest = self.scheduled_time + timeout if timeout else None
         if self.next_attempt_time is not None:
             return _earlier(earliest, self.next_attempt_time)
-        if self.started_time is None:
-            return _earlier(earliest, self.schedule_to_start_deadline)
-        return _earlier(_earlier(earliest, self.start_to_close_deadline), self.heartbeat_deadline)
+        started = self.started_time
+        if started is None:
+            return _earlier(earliest, self.schedule_to_start_deadline) if self.schedule_to_start_timeout else earliest
+        timeout = self.start_to_close_timeout
+        if timeout and (earliest is None or started + timeout < earliest):
+            earliest = started + timeout
+        return _earlier(earliest, self.heartbeat_deadline) if self.heartbeat_timeout else earliest
 
 
 class PendingTimer(_Pending, kw_only=True):

@@ -41,6 +41,9 @@ from clew.model.policies import (
     WorkflowExecutionStatus,
 )
 
+FEW_ITEMS: Final = 8
+"""Up to so many pending activities and timers, looking at all of them costs less than keeping a heap."""
+
 HEAP_SLACK: Final = 256
 """Entries that the heap of deadlines may hold beyond four a pending item, before those out of date are dropped."""
 
@@ -74,7 +77,7 @@ class Derived:
         self.timer_ids = {t.timer_id: t.started_event_id for t in state.timers.values()}
         self.backing_off = {a.scheduled_event_id for a in state.activities.values() if a.next_attempt_time}
         self.update_ids = {u.update_id: u for u in state.completed_updates.values()}
-        self.deadlines = DeadlineHeap(state.present_deadlines())
+        self.deadlines: DeadlineHeap | None = None
 
 
 class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
@@ -206,7 +209,38 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
 
     def next_attention(self) -> datetime | None:
         """The earliest instant at which something happens to this run by itself."""
-        return None if self.close_event_id else self.derived.deadlines.peek(self.deadline_of)
+        if self.close_event_id:
+            return None
+        if len(self.activities) + len(self.timers) <= FEW_ITEMS:
+            self.derived.deadlines = None
+            return self._earliest_deadline()
+        return self.deadline_heap().peek(self.deadline_of)
+
+    def deadline_heap(self) -> DeadlineHeap:
+        """The heap of deadlines, which a run with few of them does not keep."""
+        heap = self.derived.deadlines
+        if heap is None:
+            heap = self.derived.deadlines = DeadlineHeap(self.present_deadlines())
+        return heap
+
+    def _earliest_deadline(self) -> datetime | None:
+        """The same as the top of the heap, by looking at everything: cheaper while that is little."""
+        earliest = self.run_deadline
+        found = [] if self.execution_deadline is None else [self.execution_deadline]
+        if self.first_task_at is not None and not self.is_first_task_held:
+            found.append(self.first_task_at)
+        if self.workflow_task is not None and (when := self.workflow_task.deadline()) is not None:
+            found.append(when)
+        for activity in self.activities.values():
+            if (when := activity.deadline()) is not None:
+                found.append(when)
+        for timer in self.timers.values():
+            if not timer.is_closing:
+                found.append(timer.due_time)
+        for when in found:
+            if earliest is None or when < earliest:
+                earliest = when
+        return earliest
 
     def deadline_of(self, kind: int, item_id: int) -> datetime | None:
         """The present deadline of one thing; None when it has none or is gone."""
@@ -239,10 +273,9 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
 
     def arm(self, kind: int, item_id: int = 0) -> None:
         """Note that this thing has a new, or an earlier, deadline."""
-        when = self.deadline_of(kind, item_id)
-        if when is None:
-            return
         heap = self.derived.deadlines
+        if heap is None or (when := self.deadline_of(kind, item_id)) is None:
+            return
         heap.push(when, kind, item_id)
         if len(heap) > HEAP_SLACK and len(heap) > HEAP_SLACK + 4 * self.pending_item_count:
             self.derived.deadlines = DeadlineHeap(self.present_deadlines())

@@ -121,7 +121,7 @@ class Step:
     def transition(self) -> Transition:
         """What was decided."""
         state = self.state
-        if not state.is_wide and state.pending_item_count > WIDE_ITEMS:
+        if self.dirty and not state.is_wide and state.pending_item_count > WIDE_ITEMS:
             state.is_wide = True
         return Transition(
             events=self.events,

@@ -160,9 +160,9 @@ class Messages:
 
     def __init__(self, request: CompleteWorkflowTaskRequest) -> None:
         self.by_id: dict[str, UpdateAcceptance | UpdateRejection | UpdateCompletion] = {}
-        self.by_id.update((message.message_id, message) for message in request.acceptances)
-        self.by_id.update((message.message_id, message) for message in request.rejections)
-        self.by_id.update((message.message_id, message) for message in request.completions)
+        for messages in (request.acceptances, request.rejections, request.completions):
+            for message in messages:
+                self.by_id[message.message_id] = message
 
     def __bool__(self) -> bool:
         return bool(self.by_id)
