@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from clew import workflow
-from clew.client import Client, WorkflowHandle, WorkflowUpdateHandle, WorkflowUpdateStage
+from clew.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowUpdateHandle,
+    WorkflowUpdateStage,
+)
+from clew.common import WorkflowIDConflictPolicy
 
 
 @dataclass
@@ -86,6 +93,22 @@ async def messages(handle: WorkflowHandle[Claims, str]) -> None:
     assert_type(await handle.execute_update(Claims.reopen), bool)
     started = await handle.start_update(Claims.amend, Claim(1), wait_for_stage=WorkflowUpdateStage.ACCEPTED)
     assert_type(started, WorkflowUpdateHandle[int])
+
+
+async def updates_with_start(client: Client) -> None:
+    operation = WithStartWorkflowOperation(
+        Claims.run, Claim(1), id="c", task_queue="q", id_conflict_policy=WorkflowIDConflictPolicy.FAIL
+    )
+    assert_type(operation, WithStartWorkflowOperation[Claims, str])
+    assert_type(await operation.workflow_handle(), WorkflowHandle[Claims, str])
+    done = await client.execute_update_with_start_workflow(
+        Claims.amend, Claim(1), start_workflow_operation=operation, id="u"
+    )
+    assert_type(done, int)
+    sent = await client.start_update_with_start_workflow(
+        Claims.reopen, start_workflow_operation=operation, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+    )
+    assert_type(sent, WorkflowUpdateHandle[bool])
 
 
 async def mistakes(client: Client, handle: WorkflowHandle[Claims, str]) -> None:

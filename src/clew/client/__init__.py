@@ -15,7 +15,7 @@ from clew.client._blocking_handle import (
     BlockingWorkflowHandle,
     BlockingWorkflowUpdateHandle,
 )
-from clew.client._client import Client, StartOptions
+from clew.client._client import Client
 from clew.client._compact import CompactLine, compact_history, format_compact_history
 from clew.client._description import (
     WorkflowExecution,
@@ -45,7 +45,9 @@ from clew.client._interceptor import (
     StartWorkflowUpdateWithStartInput,
     TerminateWorkflowInput,
 )
+from clew.client._start import StartOptions, WithStartOptions
 from clew.client._update_handle import WorkflowUpdateHandle
+from clew.client._update_with_start import WithStartWorkflowOperation
 from clew.common import QueryRejectCondition, WorkflowExecutionStatus
 from clew.exceptions import (
     AsyncActivityCancelledError,
@@ -92,6 +94,8 @@ __all__ = [
     "StartWorkflowUpdateInput",
     "StartWorkflowUpdateWithStartInput",
     "TerminateWorkflowInput",
+    "WithStartOptions",
+    "WithStartWorkflowOperation",
     "WorkflowAlreadyStartedError",
     "WorkflowContinuedAsNewError",
     "WorkflowExecution",

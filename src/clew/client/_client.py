@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, Required, Self, TypedDict, Unpack, cast, final, overload
+from typing import Any, Concatenate, Self, Unpack, final, overload
 
-from clew.adapters import new_request_id
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
 from clew.client._calls import call_service
 from clew.client._description import WorkflowExecutionAsyncIterator, WorkflowExecutionCount
@@ -25,21 +24,15 @@ from clew.client._interceptor import (
     Interceptor,
     ListWorkflowsInput,
     OutboundInterceptor,
-    StartWorkflowInput,
 )
-from clew.client._names import UNSET, arguments, workflow_target
+from clew.client._names import UNSET, workflow_target
 from clew.client._outbound import ServiceOutbound
+from clew.client._start import StartOptions, start_input
 from clew.client._target import parse_target
+from clew.client._update_with_start import UpdateWithStartCalls
 from clew.client._values import Values
 from clew.common import (
-    Priority,
     QueryRejectCondition,
-    RetryPolicy,
-    SearchAttributes,
-    TypedSearchAttributes,
-    VersioningOverride,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
 )
 from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
@@ -49,34 +42,8 @@ from clew.service.tokens import decode_task_token
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
 
 
-class StartOptions(TypedDict, total=False):
-    """What a start may say beside the workflow and its arguments; `Client.start_workflow` explains each."""
-
-    id: Required[str]
-    task_queue: Required[str]
-    execution_timeout: timedelta | None
-    run_timeout: timedelta | None
-    task_timeout: timedelta | None
-    id_reuse_policy: WorkflowIDReusePolicy
-    id_conflict_policy: WorkflowIDConflictPolicy
-    retry_policy: RetryPolicy | None
-    cron_schedule: str
-    memo: Mapping[str, Any] | None
-    search_attributes: TypedSearchAttributes | SearchAttributes | None
-    static_summary: str | None
-    static_details: str | None
-    start_delay: timedelta | None
-    start_signal: str | None
-    start_signal_args: Sequence[Any]
-    request_eager_start: bool
-    priority: Priority | None
-    versioning_override: VersioningOverride | None
-    request_id: str | None
-    rpc_timeout: timedelta | None
-
-
 @final
-class Client:
+class Client(UpdateWithStartCalls):
     """A client of one engine and namespace; made by `connect`. Close it, or use it as an async context manager."""
 
     @staticmethod
@@ -243,7 +210,7 @@ class Client:
             EncodeError: An argument cannot be converted, or is too large.
             RPCError: The engine refused; the message says why.
         """
-        return await self._outbound.start_workflow(_start_input(workflow, arg, args, result_type, options))
+        return await self._outbound.start_workflow(start_input(workflow, arg, args, result_type, options))
 
     @overload
     async def execute_workflow(
@@ -292,7 +259,7 @@ class Client:
             WorkflowAlreadyStartedError: The id is taken, by the policies given.
             RPCError: The engine refused; the message says why.
         """
-        handle = await self._outbound.start_workflow(_start_input(workflow, arg, args, result_type, options))
+        handle = await self._outbound.start_workflow(start_input(workflow, arg, args, result_type, options))
         return await handle.result()
 
     def get_workflow_handle(
@@ -414,37 +381,6 @@ class Client:
         else:
             raise ValueError("An activity is named by task_token, or by workflow_id, run_id and activity_id.")
         return AsyncActivityHandle(self, target)
-
-
-def _start_input(
-    workflow: str | Callable[..., Awaitable[Any]],
-    arg: Any,
-    args: Sequence[Any],
-    result_type: type | None,
-    options: dict[str, Any],
-) -> StartWorkflowInput:
-    unknown = sorted(options.keys() - StartOptions.__annotations__.keys())
-    if unknown:
-        raise TypeError(
-            f"A start has no option {unknown[0]!r}; it has {', '.join(sorted(StartOptions.__annotations__))}."
-        )
-    target = workflow_target(workflow)
-    for name in ("id", "task_queue"):
-        value = options.get(name)
-        if not isinstance(value, str) or not value:
-            raise TypeError(
-                f"Starting {target.name!r} needs {name}=, a text that is not empty, but got {value!r}. "
-                + ("Choose an id that names the business case, such as 'claim-4711'." if name == "id" else "")
-            )
-    options.pop("request_eager_start", None)
-    options.setdefault("request_id", None)
-    options["request_id"] = options["request_id"] or new_request_id()
-    return StartWorkflowInput(
-        workflow=target.name,
-        args=target.check(arguments(arg, args)),
-        ret_type=result_type if result_type is not None else target.result_type,
-        **cast(Any, options),
-    )
 
 
 __all__ = ["AsyncActivityIDReference", "Client", "StartOptions"]

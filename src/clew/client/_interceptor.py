@@ -9,7 +9,7 @@ Inputs are dataclasses that an interceptor may change before passing them on; `h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,8 @@ class StartWorkflowUpdateWithStartInput:
 
     start_workflow_input: StartWorkflowInput
     update_workflow_input: StartWorkflowUpdateInput
+    _on_start: Callable[[WorkflowHandle[Any, Any]], None]
+    """Called with the handle of the run as soon as it is known."""
 
 
 @dataclass
@@ -283,7 +285,7 @@ class OutboundInterceptor:
 
     async def start_update_with_start_workflow(
         self, input: StartWorkflowUpdateWithStartInput
-    ) -> tuple[WorkflowHandle[Any, Any], WorkflowUpdateHandle[Any]]:
+    ) -> WorkflowUpdateHandle[Any]:
         """Called for every update with start."""
         return await self.next.start_update_with_start_workflow(input)
 

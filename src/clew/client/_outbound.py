@@ -252,8 +252,8 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def start_update_with_start_workflow(
         self, input: StartWorkflowUpdateWithStartInput
-    ) -> tuple[WorkflowHandle[Any, Any], WorkflowUpdateHandle[Any]]:
-        """Start a run (or use the open one) and send it an update, in one step."""
+    ) -> WorkflowUpdateHandle[Any]:
+        """Start a run with an update, or update the open one, in one step; a repeat carries the same ids."""
         start, update = input.start_workflow_input, input.update_workflow_input
         request = r.UpdateWithStartRequest(
             start=await self._start_request(start), update=await self._update_request(update)
@@ -261,11 +261,15 @@ class ServiceOutbound(OutboundInterceptor):
         try:
             response = await self._call(self._service.update_with_start, request, update.rpc_timeout)
         except RPCError as error:
+            if error.code is RejectionCode.DEADLINE_EXCEEDED:
+                raise WorkflowUpdateRPCTimeoutOrCancelledError(error.message) from error
             raise _start_error(error, start) from error
+        input._on_start(self._handle_of(start, response.start))
         answer = response.update
         if not _has_reached(answer.stage, update.wait_for_stage):
-            answer = await self._await_stage(request.update, update)
-        return self._handle_of(start, response.start), self._update_handle_of(update, answer)
+            on_run = msgspec.structs.replace(request.update, run_id=answer.run_id)
+            answer = await self._await_stage(on_run, update)
+        return self._update_handle_of(update, answer)
 
     async def heartbeat_async_activity(self, input: HeartbeatAsyncActivityInput) -> None:
         """Say that an activity is alive."""

@@ -121,7 +121,7 @@ class _Outbound(client.OutboundInterceptor):
 
     async def start_update_with_start_workflow(
         self, input: client.StartWorkflowUpdateWithStartInput
-    ) -> tuple[client.WorkflowHandle[Any, Any], client.WorkflowUpdateHandle[Any]]:
+    ) -> client.WorkflowUpdateHandle[Any]:
         for one in (input.start_workflow_input, input.update_workflow_input):
             one.headers = self._carrier.added_to(one.headers)
         return await super().start_update_with_start_workflow(input)
