@@ -20,6 +20,7 @@ import pytest
 from clew import activity, workflow
 from clew.client import Client
 from clew.service.errors import RPCError
+from clew.storage.sqlite.connection import WAL_KEPT_BYTES
 from clew.storage.sqlite.store import BUSY_TIMEOUT_DEFAULT
 from tests.cases.harness import ACTIVITY, QUEUE, engine, eventually, no_errors, settled, within, worker
 
@@ -107,7 +108,7 @@ async def test_no_lock_error_is_seen_below_the_bound(tmp_path: Path, caplog: pyt
         assert count.count == len(finished) > CLIENTS
         assert (await client.count_workflows("ExecutionStatus = 'Running'")).count == 0
         wal = database.with_name(database.name + "-wal")
-        await eventually(lambda: wal.stat().st_size < 8 * 2**20, "the WAL file is small again")
+        await eventually(lambda: wal.stat().st_size <= WAL_KEPT_BYTES, "the WAL file is small again")
     no_errors(caplog)
     assert not any("locked" in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
 

@@ -24,8 +24,8 @@ from clew.model import events as e
 from clew.testing import ManualClock
 from tests.cases.harness import QUEUE, Process, engine, events, eventually, replay_check, settled, within, worker
 
-RUNS = 150
-KILLS = 12
+RUNS = 120
+KILLS = 10
 
 
 @activity.defn
