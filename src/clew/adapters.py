@@ -139,6 +139,10 @@ def _uuid7_text(ms: int, counter: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+_now: Final = datetime.now
+"""Taken once: what others may later put in front of it is not meant for the engine's clock."""
+
+
 def wall_now() -> datetime:
     """The operating system's time; it may go back."""
-    return datetime.now(UTC)
+    return _now(UTC)

@@ -110,7 +110,12 @@ class OpSubmission(Submission):
         on_settled: Callable[[Submission, Outcome], None],
         operation: Operation | None,
     ) -> None:
-        super().__init__(entry, transition, on_settled)
+        self.entry = entry
+        self.transition = transition
+        self.on_settled = on_settled
+        self.tasks_put = None
+        self.tasks_delete = None
+        self.reaches_out = False
         self.operation = operation
         self.offers: list[Offer] = []
 
@@ -163,7 +168,10 @@ class Funnel:
         if outcome is None:
             self._after_current(entry, operation, lambda: operation.answer(None))
             return
-        self.submit(entry, outcome, operation, now)
+        try:
+            self.submit(entry, outcome, operation, now)
+        except Exception as error:  # noqa: BLE001 - likewise: what was decided is not committed, so it must not stay
+            self._park(entry, operation, error)
 
     def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None, now: datetime) -> None:
         """Hand over what the transition made ready, and commit it."""
@@ -237,6 +245,14 @@ class Funnel:
 
         Decisions absorbed here may make further effects; those are looked at in turn.
         """
+        try:
+            self._match_all(submission, now)
+        except Exception:
+            for offer in submission.offers:
+                self._desk.withdraw(offer)
+            raise
+
+    def _match_all(self, submission: OpSubmission, now: datetime) -> None:
         effects = submission.transition.effects
         position = 0
         while position < len(effects):
@@ -264,12 +280,9 @@ class Funnel:
     def settle(self, submission: Submission, outcome: Outcome) -> None:
         """The pipeline's word on a submission: perform its effects and answer, or take its offers back."""
         assert isinstance(submission, OpSubmission)
-        if outcome is CommitStatus.COMMITTED:
-            self._committed(submission)
-        else:
+        if outcome is not CommitStatus.COMMITTED:
             self._lost(submission, outcome)
-
-    def _committed(self, submission: OpSubmission) -> None:
+            return
         entry, transition, operation = submission.entry, submission.transition, submission.operation
         for offer in submission.offers:
             self._desk.send(offer)

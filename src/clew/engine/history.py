@@ -55,7 +55,7 @@ class HistoryWaiters:
     def unregister(self, run_key: int, future: asyncio.Future[None]) -> None:
         """Stop waiting."""
         for waiting in (self._any, self._close):
-            futures = waiting.get(run_key)
+            futures = waiting.get(run_key) if waiting else None
             if futures and future in futures:
                 futures.remove(future)
                 if not futures:

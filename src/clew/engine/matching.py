@@ -40,14 +40,16 @@ class Session:
         "activity_credits",
         "hello",
         "is_attached",
+        "queue",
         "session_id",
         "sink",
         "sticky_waiting",
         "workflow_credits",
     )
 
-    def __init__(self, session_id: str, hello: WorkerHello, sink: TaskSink, matcher: Matcher) -> None:
+    def __init__(self, session_id: str, hello: WorkerHello, sink: TaskSink, matcher: Matcher, queue: _Queue) -> None:
         self.session_id = session_id
+        self.queue = queue
         self.hello = hello
         self.sink = sink
         self.workflow_credits = 0
@@ -126,8 +128,8 @@ class Matcher:
     def attach(self, hello: WorkerHello, sink: TaskSink) -> Session:
         """Take in a worker; it gets nothing before it grants credits."""
         self._session_count += 1
-        session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self)
         queue = self._queue(hello.namespace, hello.task_queue)
+        session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self, queue)
         queue.sessions[session.session_id] = session
         queue.unpolled_since = None
         self._sessions[session.session_id] = session
@@ -143,7 +145,7 @@ class Matcher:
         """Add credits, and use them on what waits."""
         if not session.is_attached:
             return
-        queue = self._queue(session.hello.namespace, session.hello.task_queue)
+        queue = session.queue
         if workflow_tasks and session.hello.takes_workflow_tasks:
             session.workflow_credits += workflow_tasks
             while session.sticky_waiting and session.workflow_credits:
@@ -168,7 +170,7 @@ class Matcher:
     def stop_polling(self, session: Session) -> None:
         """Offer this session nothing more."""
         session.workflow_credits = session.activity_credits = 0
-        queue = self._queue(session.hello.namespace, session.hello.task_queue)
+        queue = session.queue
         for ready in queue.ready.values():
             ready.pop(session, None)
         if queue.sessions.pop(session.session_id, None) and not queue.sessions:
@@ -221,7 +223,7 @@ class Matcher:
     def take_sticky_session(self, session_id: str) -> Session | None:
         """The session with this id, with one workflow credit used up when it has one (else see `wait_sticky`)."""
         session = self._sessions.get(session_id)
-        if session is None or session.session_id not in self._queue_of(session).sessions:
+        if session is None or session.session_id not in session.queue.sessions:
             return None
         return session
 
@@ -231,7 +233,7 @@ class Matcher:
             return False
         session.workflow_credits -= 1
         if not session.workflow_credits:
-            self._queue_of(session).ready[TaskKind.WORKFLOW].pop(session, None)
+            session.queue.ready[TaskKind.WORKFLOW].pop(session, None)
         return True
 
     def take_activity_session(self, namespace: str, task_queue: str, activity_type: str) -> Session | None:
@@ -340,9 +342,6 @@ class Matcher:
         assert isinstance(task, asyncio.Task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _queue_of(self, session: Session) -> _Queue:
-        return self._queue(session.hello.namespace, session.hello.task_queue)
 
     def _queue(self, namespace: str, task_queue: str) -> _Queue:
         queue = self._queues.get((namespace, task_queue))

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clew.core.codec import encode_item, encode_state, item_keys
 from clew.core.transition import Transition
 from clew.engine.outbox_rows import outbox_rows
 from clew.engine.runs import RunEntry
-from clew.engine.summary import visibility_of
-from clew.model.events import UpsertWorkflowSearchAttributes, WorkflowPropertiesModified, encode_events
+from clew.engine.summary import problems_of, visibility_of
+from clew.model.events import BaseEvent, UpsertWorkflowSearchAttributes, WorkflowPropertiesModified, encode_events
 from clew.ports.store import CommitStatus, HistoryBatch, PendingItem, RunWrite, Store, StoreError, TaskRow
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ BATCHES_IN_FLIGHT_MAX: Final = 2
 BATCH_RUNS_MAX: Final = 1_000
 """Runs in one batch; bounds the time a batch takes and the memory it holds."""
 
-SEARCHABLE_CHANGES: Final = (UpsertWorkflowSearchAttributes, WorkflowPropertiesModified)
+SEARCHABLE_CHANGES: Final[frozenset[type[BaseEvent]]] = frozenset(
+    {UpsertWorkflowSearchAttributes, WorkflowPropertiesModified}
+)
+
+NO_CHANGES: Final = ((), ())
 
 Outcome = CommitStatus | StoreError
 
@@ -153,18 +158,16 @@ class CommitPipeline:
         if not self._open or self._in_flight >= BATCHES_IN_FLIGHT_MAX:
             return
         writes = self._take_open()
-        units: list[list[_OpenWrite]] = []
-        seen: set[int] = set()
-        for write in writes:
-            if id(write.unit) not in seen:
-                seen.add(id(write.unit))
-                units.append(write.unit)
-        rows: list[tuple[RunWrite, ...]] = [tuple([self._row(w) for w in unit]) for unit in units]
+        # A unit of several runs is met once, at its first member.
+        units = [write.unit for write in writes if write.unit[0] is write]
+        rows: list[tuple[RunWrite, ...]] = [
+            (self._row(unit[0]),) if len(unit) == 1 else tuple([self._row(write) for write in unit]) for unit in units
+        ]
         self._in_flight += 1
         if self._on_batch is not None:
             self._on_batch(len(writes), sum(len(w.submissions) for w in writes))
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
-        future.add_done_callback(lambda done: self._settle(units, done))
+        future.add_done_callback(partial(self._settle, units))
 
     def _take_open(self) -> list[_OpenWrite]:
         if len(self._open) <= BATCH_RUNS_MAX:
@@ -184,10 +187,15 @@ class CommitPipeline:
     def _row(self, write: _OpenWrite) -> RunWrite:
         entry, state = write.entry, write.entry.state
         batches: list[HistoryBatch] = []
-        tasks_put: list[TaskRow] = []
-        tasks_delete: list[int] = []
+        tasks_put: tuple[TaskRow, ...] = ()
+        tasks_delete: tuple[int, ...] = ()
         outbox = None
-        needs_visibility = entry.persisted_version == 0 or entry.persisted_status is not state.status
+        problems = problems_of(state)
+        needs_visibility = (
+            entry.persisted_version == 0
+            or entry.persisted_status is not state.status
+            or entry.persisted_problems != problems
+        )
         dirty: set[tuple[int, int]] | None = None
         for submission in write.submissions:
             transition = submission.transition
@@ -199,19 +207,22 @@ class CommitPipeline:
                     HistoryBatch(first_event_id=events[0].event_id, last_event_id=events[-1].event_id, events=encoded)
                 )
                 if not needs_visibility:
-                    needs_visibility = any(type(event) in SEARCHABLE_CHANGES for event in events)
+                    for event in events:
+                        if type(event) in SEARCHABLE_CHANGES:
+                            needs_visibility = True
             if submission.reaches_out:
                 outbox = [*(outbox or ()), *outbox_rows(entry, transition, self._ids)]
             if submission.tasks_put:
-                tasks_put += submission.tasks_put
+                tasks_put += tuple(submission.tasks_put)
             if submission.tasks_delete:
-                tasks_delete += submission.tasks_delete
+                tasks_delete += tuple(submission.tasks_delete)
             if transition.dirty_items and state.is_wide:
                 dirty = transition.dirty_items if dirty is None else dirty | transition.dirty_items
-        items_put, items_delete = _item_changes(entry, dirty)
+        items_put, items_delete = _item_changes(entry, dirty) if state.is_wide else NO_CHANGES
         expected = entry.persisted_version
         entry.persisted_version = state.version = expected + 1
         entry.persisted_status = state.status
+        entry.persisted_problems = problems
         return RunWrite(
             shard=entry.shard,
             run_key=entry.run_key,
@@ -231,10 +242,10 @@ class CommitPipeline:
             batches=tuple(batches),
             items_put=items_put,
             items_delete=items_delete,
-            tasks_put=tuple(tasks_put),
-            tasks_delete=tuple(tasks_delete),
+            tasks_put=tasks_put,
+            tasks_delete=tasks_delete,
             outbox_put=tuple(outbox) if outbox else (),
-            outbox_delete=tuple(write.outbox_delete),
+            outbox_delete=tuple(write.outbox_delete) if write.outbox_delete else (),
         )
 
     def _settle(self, units: list[list[_OpenWrite]], done: asyncio.Future[list[CommitStatus]]) -> None:
@@ -279,8 +290,6 @@ def _item_changes(
 ) -> tuple[tuple[PendingItem, ...], tuple[tuple[int, int], ...]]:
     """Rows of their own for the pending items of a wide run: all of them once, then only what changed."""
     state = entry.state
-    if not state.is_wide:
-        return (), ()
     if not entry.items_are_rows:
         entry.items_are_rows = True
         dirty = set(item_keys(state))

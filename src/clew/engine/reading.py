@@ -97,10 +97,13 @@ class Reader:
         deadline = loop.time() + LONG_POLL_SECONDS
         while not self._has_news(entry, request):
             waiter = self._waiters.register(entry.run_key, close_only=request.close_event_only)
-            left = deadline - loop.time()
-            done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
-            if not done:
+            timer = loop.call_at(deadline, _give_up, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
                 self._waiters.unregister(entry.run_key, waiter)
+            if loop.time() >= deadline:
                 return
 
     def _has_news(self, entry: RunEntry, request: GetHistoryRequest) -> bool:
@@ -118,6 +121,11 @@ class Reader:
     @staticmethod
     def _filter(query: str) -> VisibilityFilter | None:
         return parse_filter(query) if query.strip() else None
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _page_position(token: str) -> int | None:
