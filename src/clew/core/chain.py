@@ -31,6 +31,7 @@ from clew.model.events import ZERO, ContinueAsNewInitiator
 from clew.model.failure import Failure, RetryState
 from clew.model.limits import WORKFLOW_TASK_TIMEOUT_MAX
 from clew.model.payload import Payloads, StoredPayload
+from clew.model.policies import DeploymentVersion, VersioningBehavior
 
 NEXT_RUN_BACKOFF_MIN: Final = timedelta(seconds=1)
 """Runs of a chain that begin less than this apart are put off (semantics 1.1)."""
@@ -151,6 +152,7 @@ def _cron_run(
         _same_again(step, first, wait),
         initiator=ContinueAsNewInitiator.CRON_SCHEDULE,
         attempt=1,
+        inherited_pinned_version=None,
         continued_failure=failure,
         last_completion_result=first.last_completion_result if result is None else result,
         key_generation=run_id,
@@ -174,6 +176,7 @@ def _same_again(step: Step, first: e.WorkflowExecutionStarted, wait: timedelta) 
         first_workflow_task_backoff=wait,
         memo=state.memo or None,
         search_attributes=state.search_attributes or None,
+        versioning_override=state.versioning_override,
         request_id="",
         eager_execution_accepted=False,
     )
@@ -239,6 +242,7 @@ def _continue(
         last_completion_result=started.last_completion_result if started is not None else None,
         priority=state.priority,
         versioning_override=state.versioning_override,
+        inherited_pinned_version=_handed_on(state, command),
         key_generation=run_id,
         **shared,
     )
@@ -252,6 +256,15 @@ def _continue(
         **shared,
     )
     close_run(step, event, new_run=_begin_next(step, first, run_id))
+
+
+def _handed_on(state: ExecutionState, command: c.ContinueAsNewWorkflowExecution) -> DeploymentVersion | None:
+    """The version that the next run is pinned to: that of this one, if it stays on its task queue."""
+    if command.initial_versioning_behavior is VersioningBehavior.AUTO_UPGRADE:
+        return None
+    if state.versioning_behavior is not VersioningBehavior.PINNED or command.task_queue not in ("", state.task_queue):
+        return None
+    return state.deployment_version
 
 
 def _with(carried: dict[str, StoredPayload], changes: dict[str, StoredPayload] | None) -> dict[str, StoredPayload]:

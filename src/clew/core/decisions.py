@@ -28,6 +28,7 @@ from clew.core.due import decide_due, decide_sessions_lost, outstanding_tasks
 from clew.core.messages import decide_cancel_request, decide_signal, decide_terminate
 from clew.core.start import decide_attach_request, decide_id_policy, decide_release_first_task, decide_start
 from clew.core.updates import decide_admit_update, find_update
+from clew.core.versioning import decide_update_options
 from clew.core.workflow_tasks import (
     decide_complete_workflow_task,
     decide_fail_workflow_task,
@@ -62,6 +63,7 @@ __all__ = [
     "decide_start_activity",
     "decide_start_workflow_task",
     "decide_terminate",
+    "decide_update_options",
     "find_update",
     "outstanding_tasks",
 ]

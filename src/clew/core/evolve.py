@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from clew.core import deadlines
 from clew.core.pending import (
     CompletedUpdate,
     PendingActivity,
@@ -28,7 +27,7 @@ from clew.core.transition import ITEM_ACTIVITY, ITEM_CANCEL, ITEM_CHILD, ITEM_SI
 from clew.model import events as e
 from clew.model.limits import LIMITS_DEFAULT
 from clew.model.payload import ENCODING_KEY, StoredPayload, from_stored
-from clew.model.policies import WorkflowExecutionStatus
+from clew.model.policies import VersioningBehavior, WorkflowExecutionStatus
 
 Touched: TypeAlias = "tuple[int, int] | None"
 """``(kind, item id)`` of the pending item that an event made, changed or removed."""
@@ -55,6 +54,7 @@ def begin(event: e.WorkflowExecutionStarted, *, namespace: str, run_id: str) -> 
     backoff = event.first_workflow_task_backoff
     execution_time = event.event_time + backoff
     run_timeout = event.workflow_run_timeout
+    inherited = event.inherited_pinned_version
     return ExecutionState(
         namespace=namespace,
         workflow_id=event.workflow_id,
@@ -82,6 +82,8 @@ def begin(event: e.WorkflowExecutionStarted, *, namespace: str, run_id: str) -> 
         search_attributes=dict(event.search_attributes) if event.search_attributes else {},
         priority=event.priority,
         versioning_override=event.versioning_override,
+        versioning_behavior=VersioningBehavior.PINNED if inherited is not None else VersioningBehavior.UNSPECIFIED,
+        deployment_version=inherited,
         first_task_at=execution_time if backoff else None,
     )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from clew.core import deadlines
 from clew.core.checks import (
     cap,
@@ -31,6 +33,7 @@ from clew.core.step import Step
 from clew.core.tasks import want_task
 from clew.core.transition import NotifyParent, Transition
 from clew.core.updates import has_admitted, want_update_task
+from clew.core.versioning import check_override
 from clew.model import events as e
 from clew.model.events import ZERO, ExecutionRef
 from clew.model.inputs import SignalWorkflowRequest, StartWorkflowRequest
@@ -40,7 +43,12 @@ from clew.model.limits import (
     WORKFLOW_TASK_TIMEOUT_MAX,
     Limits,
 )
-from clew.model.policies import WorkflowExecutionStatus, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from clew.model.policies import (
+    DeploymentVersion,
+    WorkflowExecutionStatus,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from clew.model.rejection import Rejection, RejectionCode
 
 RESTART_INTERVAL_MIN_DEFAULT: Final = ZERO
@@ -72,6 +80,7 @@ def decide_start(
     root: ExecutionRef | None = None,
     hold_first_task: bool = False,
     signal: SignalWorkflowRequest | None = None,
+    inherited_pinned_version: DeploymentVersion | None = None,
     limits: Limits = LIMITS_DEFAULT,
 ) -> tuple[ExecutionState, Transition] | Rejection:
     """Begin a run.
@@ -86,6 +95,7 @@ def decide_start(
         root: The run at the top of the tree of children.
         hold_first_task: No workflow task until `decide_release_first_task` (a child waits for its parent).
         signal: Recorded with the start, before the first workflow task (signal-with-start).
+        inherited_pinned_version: The worker version that a pinned parent hands on to its child.
         limits: Of the namespace.
     """
     finding = _finding(request, limits)
@@ -96,6 +106,8 @@ def decide_start(
     if finding:
         return refuse(RejectionCode.INVALID_ARGUMENT, sentence(finding))
     event = _started_event(request, run_id, now, key_generation, parent, parent_initiated_event_id, root)
+    if inherited_pinned_version is not None:
+        event = msgspec.structs.replace(event, inherited_pinned_version=inherited_pinned_version)
     state = begin(event, namespace=request.namespace, run_id=run_id)
     state.is_first_task_held = hold_first_task
     step = Step(state, now, limits)
@@ -124,6 +136,7 @@ def _finding(request: StartWorkflowRequest, limits: Limits) -> str:
         or ("start_delay and cron_schedule are both given; give one" if _has_both(request) else "")
         or check_payloads(f"the input of workflow {request.workflow_type!r}", request.input, limits)
         or check_memo(request.memo, limits)
+        or (check_override(request.versioning_override) if request.versioning_override is not None else "")
         or check_metadata(request.user_metadata, limits)
     )
 

@@ -22,7 +22,13 @@ from clew.model.events import (
 )
 from clew.model.failure import Failure
 from clew.model.payload import Payloads
-from clew.model.policies import ParentClosePolicy, Priority, RetryPolicy, WorkflowIDReusePolicy
+from clew.model.policies import (
+    ParentClosePolicy,
+    Priority,
+    RetryPolicy,
+    VersioningBehavior,
+    WorkflowIDReusePolicy,
+)
 
 
 class BaseCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=True, gc=False):
@@ -97,6 +103,8 @@ class ContinueAsNewWorkflowExecution(BaseCommand, frozen=True, kw_only=True):
     header: Header | None = None
     memo: Memo | None = None
     search_attributes: SearchAttributes | None = None
+    initial_versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    """``AutoUpgrade``: the next run of a pinned one begins on the version that new runs get."""
 
 
 class StartChildWorkflowExecution(BaseCommand, frozen=True, kw_only=True):

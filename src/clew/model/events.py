@@ -158,6 +158,8 @@ class WorkflowExecutionStarted(BaseEvent, frozen=True, kw_only=True):
     versioning_override: VersioningOverride | None = None
     user_metadata: UserMetadata | None = None
     eager_execution_accepted: bool = False
+    inherited_pinned_version: DeploymentVersion | None = None
+    """The worker version that a pinned parent, or the run before in the chain, hands on."""
     key_generation: str = ""
     """What names one intention to act across this chain (design §8): see ``core.idempotency``."""
 

@@ -66,6 +66,20 @@ class StartWorkflowRequest(Message, frozen=True, kw_only=True):
     user_metadata: UserMetadata | None = None
 
 
+class UpdateWorkflowOptionsRequest(Message, frozen=True, kw_only=True):
+    """Change what an open run was started with.
+
+    Args:
+        versioning_override: The new exception from the routing of worker versions; None takes away the present one.
+    """
+
+    namespace: str
+    workflow_id: str
+    run_id: str = ""
+    versioning_override: VersioningOverride | None = None
+    identity: str = ""
+
+
 class SignalWorkflowRequest(Message, frozen=True, kw_only=True):
     namespace: str
     workflow_id: str

@@ -110,14 +110,40 @@ class Priority(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_default
 
 
 class DeploymentVersion(msgspec.Struct, gc=False, frozen=True):
-    """A deployed version of worker code."""
+    """A deployed version of worker code.
+
+    Args:
+        deployment_name: What is deployed, such as a service; without dots.
+        build_id: Which build of it, such as a commit.
+    """
 
     deployment_name: str
     build_id: str
 
+    def to_canonical_string(self) -> str:
+        """Give the version as one text, ``name.build``."""
+        return f"{self.deployment_name}.{self.build_id}"
+
+    @staticmethod
+    def from_canonical_string(canonical: str) -> DeploymentVersion:
+        """Read what `to_canonical_string` gave.
+
+        Raises:
+            ValueError: There is no dot in it.
+        """
+        name, dot, build_id = canonical.partition(".")
+        if not dot:
+            raise ValueError(f"{canonical!r} is no version; write DEPLOYMENT.BUILD_ID, such as 'billing.v42'.")
+        return DeploymentVersion(name, build_id)
+
 
 class VersioningOverride(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
-    """A per-run exception from the deployment's routing."""
+    """A per-run exception from the deployment's routing.
+
+    Args:
+        behavior: ``PINNED`` or ``AUTO_UPGRADE``.
+        pinned_version: With ``PINNED``, the version that the run goes to.
+    """
 
     behavior: VersioningBehavior
     pinned_version: DeploymentVersion | None = None
