@@ -48,6 +48,8 @@ from clew.replay.values import Values, from_header, to_header
 from clew.workflow._definition import Definition, QueryDefinition, SignalDefinition, UpdateDefinition
 from clew.workflow._interceptor import (
     ContinueAsNewInput,
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
     StartActivityInput,
     StartChildWorkflowInput,
     StartLocalActivityInput,
@@ -133,6 +135,7 @@ class WorkflowRuntime(Runtime):
         self.out = Outbound(ledger, values, self.check_writable, cancel_again, namespace, task_queue)
         self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)  # type: ignore[abstract]
         self.out.loop = self.loop
+        self.out.send_signal = self.send_signal
         self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
         self.handlers = Handlers(self)
         self.inbound_chain: WorkflowInboundInterceptor | None = None
@@ -426,6 +429,23 @@ class WorkflowRuntime(Runtime):
 
     def get_external_workflow_handle(self, workflow_id: str, run_id: str | None) -> ExternalWorkflowHandle[Any]:
         return self.out.external(workflow_id, run_id)
+
+    async def send_signal(self, target: e.ExecutionRef, name: str, args: Sequence[Any], is_child: bool) -> None:
+        """Signal another workflow, past the interceptors."""
+        chain = self.outbound_chain
+        if chain is None:
+            return await self.out.signal_external(target, name, args, is_child)
+        token = is_in_interceptor.set(True)
+        try:
+            if is_child:
+                await chain.signal_child_workflow(SignalChildWorkflowInput(name, args, target.workflow_id))
+            else:
+                run_id = target.run_id or None
+                await chain.signal_external_workflow(
+                    SignalExternalWorkflowInput(name, args, target.namespace, target.workflow_id, run_id)
+                )
+        finally:
+            is_in_interceptor.reset(token)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
         self.check_writable("continue as new")
