@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar, final
 
 from clew.adapters import SystemClock, SystemEntropy, to_ns
 from clew.bridge import ServiceThread
+from clew.collector import settle_collector
 from clew.engine import Engine
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
@@ -176,6 +177,7 @@ class _Host:
             await store.close()
             raise
         self.engine = engine
+        settle_collector()
         self.started.set_result(None)
         await release_wanted.wait()
         await engine.stop()
