@@ -15,12 +15,14 @@ from clew.core.step import Step
 from clew.core.tasks import drop_task, fail_task
 from clew.core.transition import (
     ActivityCancelWanted,
+    ActivityTaskReady,
     ApplyParentClosePolicy,
     NotifyParent,
     RunClosed,
     Transition,
     UpdateSettled,
     WorkflowTaskDropped,
+    WorkflowTaskReady,
 )
 from clew.model import events as e
 from clew.model.failure import ApplicationInfo, Failure
@@ -33,6 +35,8 @@ ENGINE_IDENTITY: Final = "clew-engine"
 UPDATE_ABANDONED_TYPE: Final = "AcceptedUpdateCompletedWorkflow"
 """Error type of an update that was accepted and had not ended when its run closed (semantics 1.5)."""
 
+_READY: Final = (ActivityTaskReady, WorkflowTaskReady)
+
 
 def close_run(step: Step, event: e.Event, *, new_run: tuple[ExecutionState, Transition] | None = None) -> None:
     """Append the close event, and let go of everything that is pending.
@@ -42,6 +46,8 @@ def close_run(step: Step, event: e.Event, *, new_run: tuple[ExecutionState, Tran
     """
     state = step.state
     assert not state.buffered_events, "a run closes with buffered events"
+    # What this very step made ready (an activity asked for ahead of the close) is of no use to anyone.
+    step.effects[:] = [effect for effect in step.effects if type(effect) not in _READY]
     _tell_activities(step)
     for child in state.children.values():
         if child.run_id and child.parent_close_policy is not ParentClosePolicy.ABANDON:

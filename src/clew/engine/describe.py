@@ -87,7 +87,7 @@ def _info(state: ExecutionState) -> WorkflowExecutionInfo:
         parent=state.parent,
         root=state.root,
         memo=state.memo or None,
-        search_attributes=state.search_attributes or None,
+        search_attributes=seen.search_attributes,
     )
 
 

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
+from clew.engine.summary import REPORTED_PROBLEMS
 from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import VisibilityCondition, VisibilityFilter
@@ -64,6 +65,9 @@ SYSTEM_ATTRIBUTES: Final[dict[str, str]] = {
     "RootRunId": "Keyword",
 }
 """What every run can be searched by, with the type of each."""
+
+PREDEFINED_ATTRIBUTES: Final[dict[str, str]] = {REPORTED_PROBLEMS: "KeywordList"}
+"""Search attributes that the engine sets, on those runs that they tell something about."""
 
 _ANY: Final = "any type"
 _ORDER: Final = ("=", "!=", ">", ">=", "<", "<=", "IN", "NOT IN", "BETWEEN")
@@ -266,7 +270,7 @@ class _Parser:
             if token.text.upper() == "NOT":
                 _refuse_at(token, "NOT (…) is not supported. Use !=, NOT IN, NOT STARTS_WITH or IS NOT NULL")
             _refuse_word(token, "the name of an attribute, such as WorkflowType")
-        kind = SYSTEM_ATTRIBUTES.get(name)
+        kind = SYSTEM_ATTRIBUTES.get(name) or PREDEFINED_ATTRIBUTES.get(name)
         if kind is None and self._attributes is not None:
             kind = self._attributes.get(name)
             if kind is not None and kind not in _OPERATORS:
@@ -278,7 +282,7 @@ class _Parser:
     def _unknown_attribute(self, token: _Token, name: str) -> str:
         if name.upper() in _REFUSED:
             _refuse_at(token, _REFUSED[name.upper()])
-        known = [*SYSTEM_ATTRIBUTES, *(self._attributes or ())]
+        known = [*SYSTEM_ATTRIBUTES, *PREDEFINED_ATTRIBUTES, *(self._attributes or ())]
         close = _close_matches(name, known)
         if self._attributes is None and not close:
             return _ANY

@@ -76,6 +76,8 @@ _IGNORED: Final = frozenset(
 )
 """Events that mean nothing to workflow code."""
 
+_GATHERING: Final[type[Any]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]
+
 ordering.install()
 unsafe.set_guard_suspension(guard.suspended)
 
@@ -129,6 +131,8 @@ class WorkflowMachine:
         self._holds_main = False
         self._cancels_after_release = False
         self._cancels_again = False
+        self._is_cancel_kept = False
+        """Whether the cancellation reaches `run` in any case, be it swallowed further in."""
         self._is_cancel_requested = False
         self._is_broken = False
         self._asked: list[requests.Pending] = []
@@ -536,10 +540,11 @@ class WorkflowMachine:
 
     def _cancel_main(self) -> None:
         if self._main is not None:
+            self._is_cancel_kept = _awaits_gather(self._main)
             self._main.cancel(RUN_CANCELLED)
 
     def _cancel_again(self) -> None:
-        self._cancels_again = self._is_cancel_requested
+        self._cancels_again = self._is_cancel_requested and not self._is_cancel_kept
 
     def _apply_task_failed(self, event: e.WorkflowTaskFailed) -> None:
         if event.cause is e.WorkflowTaskFailedCause.RESET_WORKFLOW and event.new_run_id:
@@ -659,6 +664,16 @@ class WorkflowMachine:
             return lines[0].partition(" @ ")[2]
         code = self._definition.run_fn.__code__
         return f"{code.co_filename}:{code.co_firstlineno} in {code.co_qualname}"
+
+
+def _awaits_gather(task: Any) -> bool:
+    """Whether a gathering stands between a task and what it waits for: that raises when all its parts have ended."""
+    waiter = task
+    while waiter is not None:
+        if isinstance(waiter, _GATHERING):
+            return True
+        waiter = getattr(waiter, "_fut_waiter", None)
+    return False
 
 
 def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
