@@ -174,6 +174,19 @@ class NamespaceRow(_Row, frozen=True, kw_only=True):
     settings: bytes = b"{}"
 
 
+class DeploymentRow(_Row, frozen=True, kw_only=True):
+    """What is known of one deployment of workers: `body` is JSON that the engine alone reads.
+
+    Args:
+        revision: Grows by one with every change; the first is 1.
+    """
+
+    namespace: str
+    name: str
+    revision: int
+    body: bytes
+
+
 class VisibilityCondition(_Row, frozen=True, kw_only=True):
     """One comparison of a filter: `attribute` ``operator`` `values` (already checked and typed)."""
 
@@ -317,6 +330,20 @@ class Store(Protocol):
         ...
 
     def list_namespaces(self) -> Awaitable[list[NamespaceRow]]: ...
+
+    def put_deployment_if_revision(self, row: DeploymentRow) -> Awaitable[bool]:
+        """Write the deployment if the stored revision is the one before `row.revision` (for revision 1: if there is
+        none); False, and nothing is changed, when it is not.
+        """
+        ...
+
+    def list_deployments(self) -> Awaitable[list[DeploymentRow]]:
+        """The deployments of all namespaces, by namespace and name."""
+        ...
+
+    def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> Awaitable[bool]:
+        """Remove the deployment if the stored revision is `revision`; False when it is not, or there is none."""
+        ...
 
     def close(self) -> Awaitable[None]:
         """Finish what was accepted, then let go of the store."""

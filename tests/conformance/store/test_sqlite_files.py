@@ -254,6 +254,20 @@ async def test_an_empty_file_becomes_a_store(path: str) -> None:
     connection.close()
 
 
+async def test_a_store_of_an_older_clew_is_brought_up_to_date(path: str) -> None:
+    await open_and_close(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("DROP TABLE deployments")
+    connection.execute("DELETE FROM schema_migrations WHERE name LIKE '002%'")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with pytest.raises(StoreIncompatible):
+        await open_reader(path)
+    store = await open_store(path)
+    assert await store.list_deployments() == []
+    await store.close()
+
+
 async def test_a_store_of_a_newer_clew_is_left_alone(path: str) -> None:
     await open_and_close(path)
     connection = sqlite3.connect(path)

@@ -19,6 +19,7 @@ from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.clock import Clock
 from clew.ports.store import (
     CommitStatus,
+    DeploymentRow,
     DueRun,
     HistoryBatch,
     NamespaceRow,
@@ -30,7 +31,7 @@ from clew.ports.store import (
     TaskRow,
     VisibilityFilter,
 )
-from clew.storage.sqlite import reads, search_attributes, tasks, visibility, writes
+from clew.storage.sqlite import deployments, reads, search_attributes, tasks, visibility, writes
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.connection import MEMORY, connect_reader, connect_writer, to_path
 from clew.storage.sqlite.errors import to_store_error
@@ -126,6 +127,10 @@ class SqliteReader:
     def list_namespaces(self) -> asyncio.Future[list[NamespaceRow]]:
         """All namespaces by name."""
         return self._calls.read(reads.list_namespaces)
+
+    def list_deployments(self) -> asyncio.Future[list[DeploymentRow]]:
+        """The deployments of all namespaces, by namespace and name."""
+        return self._calls.read(deployments.list_deployments)
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
@@ -238,6 +243,16 @@ class SqliteStore(SqliteReader):
     def put_namespace(self, row: NamespaceRow) -> asyncio.Future[bool]:
         """Create the namespace; False when it is there already (and is left as it is)."""
         return self._calls.write(partial(writes.put_namespace, row=row))
+
+    def put_deployment_if_revision(self, row: DeploymentRow) -> asyncio.Future[bool]:
+        """Write the deployment if the stored revision is the one before that of `row`."""
+        return self._calls.write(partial(deployments.put_deployment_if_revision, row=row))
+
+    def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> asyncio.Future[bool]:
+        """Remove the deployment if the stored revision is this one."""
+        return self._calls.write(
+            partial(deployments.delete_deployment_if_revision, namespace=namespace, name=name, revision=revision)
+        )
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
