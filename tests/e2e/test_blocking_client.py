@@ -25,11 +25,13 @@ from clew.client import (
     Interceptor,
     OutboundInterceptor,
     StartWorkflowInput,
+    WithStartWorkflowOperation,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateHandle,
     WorkflowUpdateStage,
 )
+from clew.common import WorkflowIDConflictPolicy
 from clew.exceptions import ApplicationError
 from clew.service.errors import RPCError
 from clew.worker import Worker
@@ -50,7 +52,7 @@ class Counter:
 
     @workflow.run
     async def run(self, start: int) -> int:
-        self.total = start
+        self.total += start
         await workflow.wait_condition(lambda: self.is_over)
         return self.total
 
@@ -134,6 +136,26 @@ def test_a_run_from_start_to_result(client: BlockingClient) -> None:
     assert handle.id == "c"
     assert handle.first_execution_run_id is not None
     assert repr(handle).startswith("<BlockingWorkflowHandle 'c'")
+
+
+def test_an_update_starts_its_run(client: BlockingClient) -> None:
+    def operation() -> WithStartWorkflowOperation[Counter, int]:
+        return WithStartWorkflowOperation(
+            Counter.run,
+            1,
+            id="c",
+            task_queue=QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )
+
+    first = operation()
+    total = client.execute_update_with_start_workflow(Counter.add_and_tell, 2, start_workflow_operation=first)
+    assert total == 2
+    assert client.wait(first.workflow_handle()).id == "c"
+    update = client.start_update_with_start_workflow(
+        Counter.add_and_tell, 4, start_workflow_operation=operation(), wait_for_stage=WorkflowUpdateStage.COMPLETED
+    )
+    assert update.result() == 7
 
 
 def test_errors_are_those_of_the_async_client(client: BlockingClient) -> None:
@@ -275,7 +297,7 @@ PAIRS: list[tuple[type[Any], type[Any], set[str]]] = [
 def test_every_method_is_there_with_the_same_parameters(
     model: type[Any], blocking: type[Any], different: set[str]
 ) -> None:
-    names = [name for name in vars(model) if not name.startswith("_")]
+    names = [name for name in dir(model) if not name.startswith("_")]
     assert names
     assert [name for name in names if not hasattr(blocking, name)] == []
     for name in set(names) - different:

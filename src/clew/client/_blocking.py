@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Self, TypeVar, Unpack, final, overload
 
 from clew.client._blocking_calls import BlockingCalls
 from clew.client._blocking_handle import BlockingAsyncActivityHandle, BlockingWorkflowHandle
+from clew.client._blocking_update_with_start import BlockingUpdateWithStartCalls
 from clew.client._client import Client, StartOptions
 from clew.client._description import WorkflowExecution, WorkflowExecutionCount
 from clew.client._interceptor import Interceptor
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 
 @final
-class BlockingClient:
+class BlockingClient(BlockingUpdateWithStartCalls):
     """A client whose methods block; made by `connect`. Close it, or use it as a context manager.
 
     One client serves any number of threads. After a fork, the child connects for itself at its first call, and handles
