@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -22,10 +23,41 @@ from typing import Final, final
 SLEEP_SECONDS_MAX: Final = 1.0
 """One wake-up a second costs nothing measurable and bounds how late a jump of the wall clock is noticed."""
 
+_CHANCE_BYTES: Final = 4096
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COUNTER_BITS: Final = 74
 """The bits of a UUIDv7 below the milliseconds, without version and variant (RFC 9562 §5.7)."""
+
+
+class _Chance(threading.local):
+    """Bytes of the operating system's random source, fetched many at a time by each thread.
+
+    Each call of ``os.urandom`` gives up the interpreter's lock, and a busy process waits long to get it back. For ids;
+    secrets come from the source itself.
+    """
+
+    _bytes = b""
+    _position = 0
+
+    def take(self, size: int) -> bytes:
+        """`size` bytes that nobody else gets."""
+        if self._position + size > len(self._bytes):
+            self.refill()
+        start, self._position = self._position, self._position + size
+        return self._bytes[start : self._position]
+
+    def refill(self) -> None:
+        """Throw away what is left, and fetch more."""
+        self._bytes, self._position = os.urandom(_CHANCE_BYTES), 0
+
+
+_chance: Final = _Chance()
+
+if hasattr(os, "register_at_fork"):
+    # Otherwise parent and child would go on to draw the same bytes.
+    os.register_at_fork(after_in_child=_chance.refill)
 
 
 def to_ns(instant: datetime) -> int:
@@ -35,7 +67,7 @@ def to_ns(instant: datetime) -> int:
 
 def new_request_id() -> str:
     """A fresh id by which a repeated request is recognised."""
-    return str(uuid.uuid4())
+    return str(uuid.UUID(bytes=_chance.take(16), version=4))
 
 
 @final
@@ -120,12 +152,12 @@ class SystemEntropy:
         if ms > self._last_ms:
             self._last_ms = ms
             # The top bit stays clear, so that there is room to count up within this millisecond.
-            self._counter = int.from_bytes(os.urandom(10)) >> (81 - _COUNTER_BITS)
+            self._counter = int.from_bytes(_chance.take(10)) >> (81 - _COUNTER_BITS)
         else:
-            self._counter += 1 + int.from_bytes(os.urandom(4))
+            self._counter += 1 + int.from_bytes(_chance.take(4))
             if self._counter >> _COUNTER_BITS:
                 self._last_ms += 1
-                self._counter = int.from_bytes(os.urandom(10)) >> (81 - _COUNTER_BITS)
+                self._counter = int.from_bytes(_chance.take(10)) >> (81 - _COUNTER_BITS)
         return _uuid7_text(self._last_ms, self._counter)
 
     def token(self, size: int) -> bytes:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
-from clew.adapters import SystemClock, SystemEntropy, to_ns
+import pytest
+
+from clew.adapters import SystemClock, SystemEntropy, new_request_id, to_ns
 
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -66,3 +70,33 @@ def test_token_has_the_size_asked_for() -> None:
 
 def test_to_ns_is_exact_to_the_microsecond() -> None:
     assert to_ns(datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)) == 1_000_001_000
+
+
+def test_request_ids_are_random_uuids_and_differ() -> None:
+    found = {new_request_id() for _ in range(1_000)}
+    assert len(found) == 1_000
+    assert all(uuid.UUID(one).version == 4 for one in found)
+
+
+def test_threads_draw_different_ids() -> None:
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.extend(new_request_id() for _ in range(300))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1_200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_draws_other_ids_than_its_parent() -> None:
+    new_request_id()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, new_request_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() != new_request_id()
