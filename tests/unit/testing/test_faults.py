@@ -52,7 +52,7 @@ async def test_a_hold_keeps_calls_until_released() -> None:
     faults, port = Faults(), Port()
     hold = faults.hold("put")
     call = asyncio.ensure_future(faults.wrap(port).put(1))
-    while hold.held_count == 0:  # noqa: ASYNC110 (it cannot tell)
+    while hold.held_count == 0:
         await asyncio.sleep(0)
     assert port.done == []
     hold.release()
