@@ -22,7 +22,7 @@ from clew.core.codec import encode_item, encode_state, item_keys
 from clew.core.transition import Transition
 from clew.engine.outbox_rows import outbox_rows
 from clew.engine.runs import RunEntry
-from clew.engine.summary import problems_of, visibility_of
+from clew.engine.summary import labels_of, visibility_of
 from clew.model.events import BaseEvent, UpsertWorkflowSearchAttributes, WorkflowPropertiesModified, encode_events
 from clew.ports.store import CommitStatus, HistoryBatch, PendingItem, RunWrite, Store, StoreError, TaskRow
 
@@ -35,9 +35,7 @@ BATCHES_IN_FLIGHT_MAX: Final = 2
 BATCH_RUNS_MAX: Final = 1_000
 """Runs in one batch; bounds the time a batch takes and the memory it holds."""
 
-SEARCHABLE_CHANGES: Final[frozenset[type[BaseEvent]]] = frozenset(
-    {UpsertWorkflowSearchAttributes, WorkflowPropertiesModified}
-)
+SEARCHABLE_CHANGES: Final[tuple[type[BaseEvent], ...]] = (UpsertWorkflowSearchAttributes, WorkflowPropertiesModified)
 
 NO_CHANGES: Final = ((), ())
 
@@ -190,11 +188,11 @@ class CommitPipeline:
         tasks_put: tuple[TaskRow, ...] = ()
         tasks_delete: tuple[int, ...] = ()
         outbox = None
-        problems = problems_of(state)
+        labels = labels_of(state)
         needs_visibility = (
             entry.persisted_version == 0
             or entry.persisted_status is not state.status
-            or entry.persisted_problems != problems
+            or entry.persisted_labels != labels
         )
         dirty: set[tuple[int, int]] | None = None
         for submission in write.submissions:
@@ -222,7 +220,7 @@ class CommitPipeline:
         expected = entry.persisted_version
         entry.persisted_version = state.version = expected + 1
         entry.persisted_status = state.status
-        entry.persisted_problems = problems
+        entry.persisted_labels = labels
         return RunWrite(
             shard=entry.shard,
             run_key=entry.run_key,

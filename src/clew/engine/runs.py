@@ -18,7 +18,7 @@ from typing import Final
 
 from clew.core.codec import decode_state
 from clew.core.state import ExecutionState
-from clew.engine.summary import problems_of
+from clew.engine.summary import Label, labels_of
 from clew.model.events import (
     ActivityTaskCanceled,
     ActivityTaskCompleted,
@@ -70,7 +70,7 @@ class RunEntry:
         "items_are_rows",
         "next_at",
         "persisted_attention_at",
-        "persisted_problems",
+        "persisted_labels",
         "persisted_status",
         "persisted_version",
         "queries",
@@ -99,7 +99,7 @@ class RunEntry:
         self.persisted_version = 0
         self.persisted_status: WorkflowExecutionStatus | None = None
         self.persisted_attention_at: datetime | None = None
-        self.persisted_problems: tuple[str, ...] = ()
+        self.persisted_labels: tuple[Label, ...] = ()
         self.items_are_rows = False
         self.is_discarded = False
         self.armed_at: datetime | None = None
@@ -261,7 +261,7 @@ def entry_of(row: RunRow) -> RunEntry:
     entry.persisted_version = row.version
     entry.persisted_status = row.status
     entry.persisted_attention_at = row.attention_at
-    entry.persisted_problems = problems_of(state)
+    entry.persisted_labels = labels_of(state)
     entry.items_are_rows = state.is_wide
     entry.tail_from = state.next_event_id
     entry.durable_last_event_id = state.next_event_id - 1

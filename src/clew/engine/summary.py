@@ -7,13 +7,35 @@ from typing import Final
 import msgspec
 
 from clew.core.state import ExecutionState
+from clew.core.versioning import behavior_of, pinned_version
 from clew.model.events import ExecutionRef, WorkflowTaskFailedCause
 from clew.model.payload import ENCODING_KEY, JSON_PLAIN, Payload, StoredPayload, to_stored
+from clew.model.policies import VersioningBehavior
 from clew.ports.store import RunRow, Visibility
 from clew.service.requests import WorkflowExecutionInfo
 
 REPORTED_PROBLEMS: Final = "TemporalReportedProblems"
 """The search attribute, a KeywordList, that open runs have whose workflow tasks fail; it goes when one completes."""
+
+DEPLOYMENT_VERSION: Final = "TemporalWorkerDeploymentVersion"
+"""Of runs that go by worker versions: the version that they are pinned to, else the one that had them last."""
+
+VERSIONING_BEHAVIOR: Final = "TemporalWorkflowVersioningBehavior"
+"""Of runs that go by worker versions: ``Pinned`` or ``AutoUpgrade``."""
+
+OPEN_PINNED_VERSION: Final = "ClewOpenPinnedVersion"
+"""Of open runs that are pinned to a version: that version. It goes with the close, so that counting those which keep a
+version from being drained costs as much as there are of them."""
+
+PREDEFINED_ATTRIBUTES: Final[dict[str, str]] = {
+    REPORTED_PROBLEMS: "KeywordList",
+    DEPLOYMENT_VERSION: "Keyword",
+    VERSIONING_BEHAVIOR: "Keyword",
+    OPEN_PINNED_VERSION: "Keyword",
+}
+"""Search attributes that the engine sets, on those runs that they tell something about, with their types."""
+
+Label = tuple[str, str | tuple[str, ...]]
 
 _PASSING: Final = (
     WorkflowTaskFailedCause.UNHANDLED_COMMAND,
@@ -34,13 +56,30 @@ def problems_of(state: ExecutionState) -> tuple[str, ...]:
     return ("category=WorkflowTaskFailed", f"cause=WorkflowTaskFailedCause{problem.cause.value}")
 
 
+def labels_of(state: ExecutionState) -> tuple[Label, ...]:
+    """The search attributes that the engine itself sets on this run; most have none."""
+    problems = problems_of(state)
+    labels: tuple[Label, ...] = ((REPORTED_PROBLEMS, problems),) if problems else ()
+    behavior = behavior_of(state)
+    if behavior is VersioningBehavior.UNSPECIFIED:
+        return labels
+    labels += ((VERSIONING_BEHAVIOR, behavior.value),)
+    pinned = pinned_version(state)
+    version = pinned or state.deployment_version
+    if version is not None:
+        labels += ((DEPLOYMENT_VERSION, version.to_canonical_string()),)
+    if pinned is not None and state.is_open:
+        labels += ((OPEN_PINNED_VERSION, pinned.to_canonical_string()),)
+    return labels
+
+
 def visibility_of(state: ExecutionState) -> Visibility:
     """The row by which people list and search this run."""
     parent, root = state.parent, state.root
-    problems = problems_of(state)
     attributes = state.search_attributes or None
-    if problems:
-        attributes = {**(attributes or {}), REPORTED_PROBLEMS: _keywords(problems)}
+    labels = labels_of(state)
+    if labels:
+        attributes = {**(attributes or {}), **{name: _attribute(name, value) for name, value in labels}}
     return Visibility(
         workflow_type=state.workflow_type,
         task_queue=state.task_queue,
@@ -57,9 +96,9 @@ def visibility_of(state: ExecutionState) -> Visibility:
     )
 
 
-def _keywords(texts: tuple[str, ...]) -> StoredPayload:
-    metadata = {ENCODING_KEY: JSON_PLAIN, "type": b"KeywordList"}
-    return to_stored(Payload(metadata, msgspec.json.encode(texts)))
+def _attribute(name: str, value: str | tuple[str, ...]) -> StoredPayload:
+    metadata = {ENCODING_KEY: JSON_PLAIN, "type": PREDEFINED_ATTRIBUTES[name].encode()}
+    return to_stored(Payload(metadata, msgspec.json.encode(value)))
 
 
 def info_of(row: RunRow) -> WorkflowExecutionInfo:

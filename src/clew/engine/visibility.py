@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
-from clew.engine.summary import REPORTED_PROBLEMS
+from clew.engine.summary import PREDEFINED_ATTRIBUTES
 from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import VisibilityCondition, VisibilityFilter
@@ -65,9 +65,6 @@ SYSTEM_ATTRIBUTES: Final[dict[str, str]] = {
     "RootRunId": "Keyword",
 }
 """What every run can be searched by, with the type of each."""
-
-PREDEFINED_ATTRIBUTES: Final[dict[str, str]] = {REPORTED_PROBLEMS: "KeywordList"}
-"""Search attributes that the engine sets, on those runs that they tell something about."""
 
 _ANY: Final = "any type"
 _ORDER: Final = ("=", "!=", ">", ">=", "<", "<=", "IN", "NOT IN", "BETWEEN")
