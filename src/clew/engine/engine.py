@@ -66,6 +66,7 @@ from clew.ports.store import Store, StoreError
 from clew.service import requests as r
 from clew.service.contract import TaskSink, WorkerSession
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 
 logger = logging.getLogger("clew.engine")
 
@@ -413,9 +414,9 @@ class Engine:
         *,
         needs_started: bool = False,
         on_committed: Callable[[RunEntry, Transition], None] | None = None,
-    ) -> asyncio.Future[None]:
+    ) -> Reply[None]:
         """Change the run that a worker's token names."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: Reply[None] = Reply()
         if self._refuses(future):
             return future
         entry = self._locator.by_token_at_hand(token)
@@ -430,7 +431,7 @@ class Engine:
         bind: Callable[[RunEntry], Decision],
         entry: RunEntry,
         token: i.TaskToken,
-        future: asyncio.Future[Any],
+        future: Reply[Any],
         on_committed: Callable[[RunEntry, Transition], None] | None,
     ) -> Operation:
         operation = Operation(bind(entry), future, on_committed=on_committed)
@@ -452,7 +453,7 @@ class Engine:
         self,
         token: i.TaskToken,
         bind: Callable[[RunEntry], Decision],
-        future: asyncio.Future[Any],
+        future: Reply[Any],
         on_committed: Callable[[RunEntry, Transition], None] | None,
     ) -> None:
         try:
@@ -470,9 +471,9 @@ class Engine:
         decide: Decision,
         *,
         reply: Callable[[RunEntry, Transition], Any] | None = None,
-    ) -> asyncio.Future[Any]:
+    ) -> Reply[Any]:
         """Change the run of an activity, named by token or by ids."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: Reply[Any] = Reply()
         if self._refuses(future):
             return future
         if isinstance(target, i.TaskToken):
@@ -560,7 +561,7 @@ class Engine:
         if not self._is_open:
             raise stopped()
 
-    def _refuses(self, future: asyncio.Future[Any]) -> bool:
+    def _refuses(self, future: asyncio.Future[Any] | Reply[Any]) -> bool:
         if self._is_open:
             return False
         future.set_exception(stopped())
@@ -589,15 +590,15 @@ def _lacks_started(entry: RunEntry) -> bool:
 
 
 def _forward_response(future: asyncio.Future[r.StartWorkflowResponse], started: asyncio.Future[Started]) -> None:
+    error = started.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
     if future.done():
         return
-    error = started.exception()
     if error is not None:
         future.set_exception(error)
     else:
         future.set_result(started.result().response)
 
 
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+def _fail(future: asyncio.Future[Any] | Reply[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)

@@ -42,6 +42,7 @@ from clew.ports.store import (
     StoreReadOnly,
 )
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 
 logger = logging.getLogger("clew.engine")
 
@@ -68,7 +69,7 @@ class Operation:
     def __init__(
         self,
         decide: Decision,
-        future: asyncio.Future[Any] | None = None,
+        future: asyncio.Future[Any] | Reply[Any] | None = None,
         *,
         locate: Callable[[], Awaitable[RunEntry]] | None = None,
         reply: Callable[[RunEntry, Transition], Any] | None = None,

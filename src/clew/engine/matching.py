@@ -5,8 +5,9 @@ Never: decides about a run, or builds a task (it calls back).
 
 How it works: a task that becomes ready is matched at once to a session with a credit on its queue; the session that has
 the run cached is preferred, and if that one has no credit the task waits in its memory (its sticky timeout bounds the
-wait). A task that meets no session becomes a row. Rows are claimed in order when credits come in. A row that no session
-on the queue knows the type of is set aside until another session attaches, so that it costs no hot retries.
+wait). A task that meets no session becomes a row. Rows are claimed in order when credits come in. A claimed row that no
+session can have at the moment (none of its worker version, none that knows its type, none with a credit) is set aside
+here, and started as soon as one can, so that it costs no hot retries and holds nobody up.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
+from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
 from clew.service.contract import TaskSink
@@ -44,6 +46,7 @@ class Session:
         "session_id",
         "sink",
         "sticky_waiting",
+        "version",
         "workflow_credits",
     )
 
@@ -56,6 +59,8 @@ class Session:
         self.activity_credits = 0
         self.sticky_waiting: deque[tuple[int, int, int]] = deque()
         self.is_attached = True
+        self.version = hello.deployment_version if hello.uses_versioning else None
+        """The version that is routed by; None for a worker without versioning."""
         self._matcher = matcher
 
     def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
@@ -70,21 +75,57 @@ class Session:
         """End the session."""
         self._matcher.detach(self)
 
-    def takes_workflow(self, workflow_type: str) -> bool:
-        """Whether this worker announced the type."""
+    def takes_workflow(self, workflow_type: str, version: DeploymentVersion | None) -> bool:
+        """Whether this worker is of the version (None: without versioning) and announced the type."""
+        if self.version != version:
+            return False
         types = self.hello.workflow_types
         return types is None or workflow_type in types
 
-    def takes_activity(self, activity_type: str) -> bool:
-        """Whether this worker announced the type."""
+    def takes_activity(self, activity_type: str, version: DeploymentVersion | None) -> bool:
+        """Whether this worker is of the version (None: without versioning) and announced the type."""
+        if self.version != version:
+            return False
         types = self.hello.activity_types
         return types is None or activity_type in types
+
+    def polls(self, kind: TaskKind) -> bool:
+        """Whether this worker takes tasks of this kind at all."""
+        return self.hello.takes_workflow_tasks if kind is TaskKind.WORKFLOW else self.hello.takes_activity_tasks
+
+    def takes(self, want: Want) -> bool:
+        """Whether this worker may have such a task."""
+        if want.kind is TaskKind.WORKFLOW:
+            return self.hello.takes_workflow_tasks and self.takes_workflow(want.type_name, want.version)
+        return self.hello.takes_activity_tasks and self.takes_activity(want.type_name, want.version)
+
+    def credits(self, kind: TaskKind) -> int:
+        """How many more tasks of this kind it may be offered."""
+        return self.workflow_credits if kind is TaskKind.WORKFLOW else self.activity_credits
+
+
+class Want(NamedTuple):
+    """What a task asks of the session that takes it."""
+
+    kind: TaskKind
+    type_name: str
+    version: DeploymentVersion | None
 
 
 class _Queue:
     """One task queue of one namespace, with the sessions on it."""
 
-    __slots__ = ("backlog", "draining", "name", "namespace", "ready", "sessions", "set_aside", "unpolled_since")
+    __slots__ = (
+        "backlog",
+        "draining",
+        "name",
+        "namespace",
+        "ready",
+        "sessions",
+        "set_aside",
+        "unpolled_since",
+        "version_left",
+    )
 
     def __init__(self, namespace: str, name: str, now: datetime) -> None:
         self.namespace = namespace
@@ -93,7 +134,9 @@ class _Queue:
         self.ready: dict[TaskKind, dict[Session, None]] = {TaskKind.WORKFLOW: {}, TaskKind.ACTIVITY: {}}
         self.backlog: dict[TaskKind, bool] = {TaskKind.WORKFLOW: True, TaskKind.ACTIVITY: True}
         self.draining: dict[TaskKind, bool] = {TaskKind.WORKFLOW: False, TaskKind.ACTIVITY: False}
-        self.set_aside: list[TaskRow] = []
+        self.set_aside: dict[Want, dict[int, TaskRow]] = {}
+        self.version_left: dict[DeploymentVersion | None, datetime] = {}
+        """When the last session of a version stopped polling."""
         self.unpolled_since: datetime | None = now
 
 
@@ -108,6 +151,7 @@ class Matcher:
         node_id: str,
         start_claimed: Callable[[TaskRow], Awaitable[None]],
         start_sticky: Callable[[Session, int, int, int], None],
+        recheck_sticky: Callable[[Session], None],
         on_detached: Callable[[Session], None],
     ) -> None:
         self._store = store
@@ -115,6 +159,7 @@ class Matcher:
         self._node_id = node_id
         self._start_claimed = start_claimed
         self._start_sticky = start_sticky
+        self._recheck_sticky = recheck_sticky
         self._on_detached = on_detached
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sessions: dict[str, Session] = {}
@@ -132,8 +177,8 @@ class Matcher:
         session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self, queue)
         queue.sessions[session.session_id] = session
         queue.unpolled_since = None
+        queue.version_left.pop(session.version, None)
         self._sessions[session.session_id] = session
-        self._offer_set_aside(queue)
         self._changed()
         return session
 
@@ -153,10 +198,14 @@ class Matcher:
                 self._start_sticky(session, *session.sticky_waiting.popleft())
             if session.workflow_credits:
                 queue.ready[TaskKind.WORKFLOW][session] = None
+                if queue.set_aside:
+                    self._start_set_aside(queue, session, TaskKind.WORKFLOW)
                 self._drain_soon(queue, TaskKind.WORKFLOW)
         if activity_tasks and session.hello.takes_activity_tasks:
             session.activity_credits += activity_tasks
             queue.ready[TaskKind.ACTIVITY][session] = None
+            if queue.set_aside:
+                self._start_set_aside(queue, session, TaskKind.ACTIVITY)
             self._drain_soon(queue, TaskKind.ACTIVITY)
         self._changed()
 

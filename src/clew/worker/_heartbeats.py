@@ -23,6 +23,7 @@ from clew.model.inputs import HeartbeatActivityRequest
 from clew.model.payload import Payloads
 from clew.service.contract import Service
 from clew.service.errors import RPCError, RPCStatusCode
+from clew.service.reply import Reply
 from clew.service.requests import HeartbeatActivityResponse
 from clew.worker._attempt import Attempt
 from clew.worker._reports import RETRY_SECONDS_FIRST, call_back, is_passing
@@ -145,7 +146,7 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
             self._failed(error)
 
-    def _answered(self, future: asyncio.Future[HeartbeatActivityResponse]) -> None:
+    def _answered(self, future: asyncio.Future[HeartbeatActivityResponse] | Reply[HeartbeatActivityResponse]) -> None:
         self._is_in_flight = False
         if future.cancelled():
             return

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 
 RETRY_SECONDS_FIRST: Final = 0.05
 RETRY_SECONDS_MAX: Final = 5.0
@@ -32,11 +33,12 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, (ConnectionError, TimeoutError))
 
 
-def call_back(answer: Awaitable[Any], done: Callable[[asyncio.Future[Any]], None]) -> asyncio.Future[Any]:
+def call_back(answer: Awaitable[Any], done: Callable[[asyncio.Future[Any] | Reply[Any]], None]) -> None:
     """Call `done` with the finished future of `answer`, on the running loop."""
-    future = asyncio.ensure_future(answer)
-    future.add_done_callback(done)
-    return future
+    if type(answer) is Reply:
+        answer.listen(done)
+    else:
+        asyncio.ensure_future(answer).add_done_callback(done)
 
 
 @final
@@ -92,7 +94,7 @@ class Report:
             self._waiting.cancel()
             self._waiting = None
 
-    def _answered(self, future: asyncio.Future[Any]) -> None:
+    def _answered(self, future: asyncio.Future[Any] | Reply[Any]) -> None:
         if future.cancelled():
             # Only the end of the service loop cancels its futures; nobody is left to report to.
             self._end(asyncio.CancelledError())

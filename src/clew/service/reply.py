@@ -1,0 +1,95 @@
+"""An answer of the service that can be listened to without a turn of the loop.
+
+Owns: `Reply`. Never: threads; it belongs to the service loop, like every call of the contract.
+
+How it works: an asyncio future tells its callbacks one turn of the loop later, through a handle and a context each.
+That costs more than most answers, of which a busy worker takes ten thousand a second. A reply tells its one listener at
+once; awaited, it is an ordinary future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Final, Generic, TypeVar, cast, final
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger("clew.service")
+
+
+@final
+class Reply(Generic[T]):
+    """The answer to one call: nothing yet, a value, or an error."""
+
+    __slots__ = ("_error", "_is_done", "_listener", "_value")
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._listener: Callable[[Reply[T]], None] | None = None
+
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        """Never: whoever asked may stop listening, but the call goes on."""
+        return False
+
+    def exception(self) -> BaseException | None:
+        """The error, if that is the answer."""
+        return self._error
+
+    def result(self) -> T:
+        """The value; raises the error if that is the answer."""
+        assert self._is_done, "a reply is read after it has come"
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    def set_result(self, value: T) -> None:
+        """Answer with a value."""
+        self._value = value
+        self._tell()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Answer with an error."""
+        self._error = error
+        self._tell()
+
+    def listen(self, listener: Callable[[Reply[T]], None]) -> None:
+        """Call back with this reply when it comes, at once if it is there; one listener only."""
+        assert self._listener is None, "a reply has one listener"
+        self._listener = listener
+        if self._is_done:
+            self._call()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._is_done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def wake(_: Reply[T]) -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self.listen(wake)
+            yield from future.__await__()
+        return self.result()
+
+    def _tell(self) -> None:
+        assert not self._is_done, "a reply is given once"
+        self._is_done = True
+        if self._listener is not None:
+            self._call()
+
+    def _call(self) -> None:
+        listener, self._listener = self._listener, None
+        assert listener is not None, "there is someone to tell"
+        try:
+            listener(self)
+        except Exception:
+            # The engine is in the middle of a commit's effects: a listener's fault must not cost others theirs.
+            _log.exception("service.listener_failed listener=%r", listener)
