@@ -194,13 +194,14 @@ class ActivityCalls:
         except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
             report = self._report_of(attempt, error)
         attempt.is_returning = True
-        if self._codec is not None and report is not None:
+        if self._codec is not None and report is not None and attempt.on_end is None:
             report = await self._encode(attempt, report, self._codec)
         self._end(attempt, report)
 
     async def _prepare_call(self, attempt: Attempt, context: _Context) -> ExecuteActivityInput:
         stored = attempt.task.input
-        if self._codec is not None:
+        # A local activity's input has not left this process, nor does its outcome but with its workflow's commands.
+        if self._codec is not None and attempt.on_end is None:
             stored = await self._codec.decode(stored)
             if attempt.task.heartbeat_details:
                 beats = await self._codec.decode(attempt.task.heartbeat_details)
@@ -339,6 +340,7 @@ class ActivityCalls:
                 from_stored_payloads(self._payload_converter, heartbeat_details, None) if heartbeat_details else ()
             ),
             heartbeat_timeout=task.heartbeat_timeout or None,
+            is_local=attempt.on_end is not None,
             namespace=token.namespace,
             schedule_to_close_timeout=task.schedule_to_close_timeout or None,
             scheduled_time=scheduled,

@@ -119,6 +119,10 @@ class ActivityTasks:
         attempt = Attempt(task, definition, self._loop.time(), settle)
         if task.start_to_close_timeout != ZERO:
             attempt.deadline = attempt.started_at + task.start_to_close_timeout.total_seconds()
+        self.run(attempt)
+
+    def run(self, attempt: Attempt) -> None:
+        """Run an attempt, from the engine or of a local activity."""
         self._attempts[attempt.key] = attempt
         if not self._is_sweeping:
             self._is_sweeping = True
@@ -143,13 +147,17 @@ class ActivityTasks:
     def take(self, attempt: Attempt) -> None:
         """An attempt has a report, or none to give, or a heartbeat to send."""
         if not attempt.has_ended:
-            self.heartbeats.beat(attempt)
+            if attempt.on_end is None:
+                self.heartbeats.beat(attempt)
         elif not attempt.is_over:
             self._finish(attempt)
 
     def _finish(self, attempt: Attempt) -> None:
         self._forget(attempt)
         report = attempt.report
+        if attempt.on_end is not None:
+            attempt.on_end(attempt)
+            return
         if report is None:
             return
         if attempt.is_gone:

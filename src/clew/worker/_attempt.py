@@ -97,6 +97,7 @@ class Attempt:
         "is_returning",
         "key",
         "kill_child",
+        "on_end",
         "report",
         "settle",
         "started_at",
@@ -132,6 +133,8 @@ class Attempt:
         self.report: ActivityReport | None = None
         """What is to be reported; None after the end means: nothing."""
         self.has_ended = False
+        self.on_end: Callable[[Attempt], None] | None = None
+        """Takes the report in place of the engine, for a local activity."""
         self.beat_details: Payloads | None = None
         """Details of a heartbeat that has not been sent yet."""
         self.is_beat_posted = False

@@ -22,7 +22,9 @@ class WorkflowInterceptorClassInput:
         unsafe_extern_functions: Add functions that workflow interceptors may call; they run outside of the guard.
     """
 
-    unsafe_extern_functions: MutableMapping[str, Callable[..., Any]] = field(default_factory=dict)
+    unsafe_extern_functions: MutableMapping[str, Callable[..., Any]] = field(
+        default_factory=dict[str, Callable[..., Any]]
+    )
 
 
 class Interceptor:

@@ -41,6 +41,7 @@ class Machines:
         interceptors: Of the worker; each may give a class that wraps workflows.
         failure_exception_types: Exceptions that fail the run, for every workflow.
         deployment: The version of the code, set in every answer.
+        runs_local_activities: Whether the worker can run local activities.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Machines:
         interceptors: Sequence[Interceptor],
         failure_exception_types: Sequence[type[BaseException]],
         deployment: WorkerDeploymentConfig | None,
+        runs_local_activities: bool = False,
     ) -> None:
         self._definitions = definitions
         self._namespace = namespace
@@ -68,6 +70,7 @@ class Machines:
             failure_exception_types=tuple(failure_exception_types),
             interceptors=tuple(classes),
             extern_functions=externs,
+            runs_local_activities=runs_local_activities,
             deployment_version=self._deployment_version,
             versioning_behavior=(
                 deployment.default_versioning_behavior if deployment is not None else VersioningBehavior.UNSPECIFIED

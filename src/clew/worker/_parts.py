@@ -17,19 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, final
+from typing import Final, cast, final
 
 from clew.activity import _Definition as ActivityDefinition
 from clew.model.policies import VersioningBehavior
 from clew.service.requests import WorkerHello
 from clew.worker import _settings as settings
-from clew.worker._activity_calls import ActivityCalls
+from clew.worker._activity_calls import ActivityCalls, Threads
 from clew.worker._activity_tasks import ActivityTasks
 from clew.worker._attempt import Attempt
 from clew.worker._codecs import CodecWay
 from clew.worker._heartbeats import HeartbeatSender
 from clew.worker._inbox import Inbox
 from clew.worker._interceptor import Interceptor
+from clew.worker._local_activities import LocalActivities
 from clew.worker._machines import Machines
 from clew.worker._outcomes import Outcomes
 from clew.worker._processes import ProcessCalls
@@ -59,6 +60,7 @@ class PartsOptions:
     instance_id: str
     activities: Mapping[str | None, ActivityDefinition]
     workflows: Mapping[str | None, WorkflowDefinition]
+    takes_remote_activities: bool
     activity_executor: concurrent.futures.Executor | None
     interceptors: Sequence[Interceptor]
     cached_workflows_max: int
@@ -134,6 +136,15 @@ class Parts:
             self._workflows = self._make_workflows()
         if options.activities:
             self._activities = self._make_activities()
+        if self._workflows is not None and self._activities is not None:
+            self._workflows.local_activities = LocalActivities(
+                self._connection.service_loop,
+                self._activities,
+                options.activities,
+                task_queue=options.task_queue,
+                attempts_max=options.local_activities_max,
+                now_ns=self._connection.now_ns,
+            )
 
     @property
     def stop_seconds_max(self) -> float:
@@ -210,6 +221,7 @@ class Parts:
             interceptors=options.interceptors,
             failure_exception_types=options.failure_exception_types,
             deployment=options.deployment,
+            runs_local_activities=bool(options.activities),
         )
         return WorkflowTasks(
             self._connection.service_loop,
@@ -259,7 +271,7 @@ class Parts:
             self._threads = CallThreads(options.activities_max)
         return ActivityCalls(
             self._user_loop,
-            threads=self._threads or executor,
+            threads=self._threads or cast("Threads | None", executor),
             processes=self._processes,
             executor=executor,
             data_converter=self._client.data_converter,
@@ -289,8 +301,10 @@ class Parts:
             ),
             activities_per_second_max=options.activities_per_second_max,
         )
-        named = [definition for name, definition in options.activities.items() if name is not None]
-        dynamic = options.activities.get(None)
+        none: Mapping[str | None, ActivityDefinition] = {}
+        remote = options.activities if options.takes_remote_activities else none
+        named = [definition for name, definition in remote.items() if name is not None]
+        dynamic = remote.get(None)
         return plan_offers(
             hello,
             async_types=[d.name for d in named if d.is_async and d.name is not None],

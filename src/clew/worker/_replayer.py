@@ -113,6 +113,7 @@ class Replayer:
             interceptors=tuple(classes),
             extern_functions=externs,
             reports_waiting=False,
+            runs_local_activities=True,
         )
 
     async def replay_workflow(

@@ -15,7 +15,7 @@ import ctypes
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, final
 
 from clew.exceptions import CancelledError
@@ -115,7 +115,7 @@ class ThreadCall:
                 self._lock.release()
 
     @contextlib.contextmanager
-    def shield(self) -> Iterator[None]:
+    def shield(self) -> Generator[None]:
         """Put off the interruption until the end of the block; on the thread of the call."""
         with self._lock:
             self._shields_count += 1

@@ -76,7 +76,7 @@ class Worker:
         debug_mode: Allow any time (for a debugger).
         on_fatal_error: Awaited with the error that ends the worker.
         deployment_config: The version of the code, for routing by version.
-        no_remote_activities: Serve no activities from the queue.
+        no_remote_activities: Serve no activities from the queue, but for local ones of its own workflows.
 
     The following are accepted, for programs written for the published API, and have no effect, since nothing here is
     polled, pooled or sandboxed: `workflow_task_executor`, `workflow_runner`, `unsandboxed_workflow_runner`,
@@ -136,7 +136,8 @@ class Worker:
             task_queue=task_queue,
             identity=identity or client.identity,
             instance_id=new_request_id(),
-            activities={} if no_remote_activities else settings.read_activities(activities),
+            activities=settings.read_activities(activities),
+            takes_remote_activities=not no_remote_activities,
             workflows=settings.read_workflows(workflows),
             activity_executor=activity_executor,
             interceptors=_merge_interceptors(client, interceptors),

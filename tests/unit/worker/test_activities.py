@@ -523,7 +523,7 @@ async def test_a_second_shutdown_cuts_the_grace_time_short() -> None:
 async def test_a_loop_that_is_blocked_is_reported_with_the_blocker(caplog: pytest.LogCaptureFixture) -> None:
     @activity.defn
     async def blocks() -> None:
-        time.sleep(1.8)  # noqa: ASYNC251 - the mistake under test
+        time.sleep(1.8)
 
     @activity.defn
     def beats_in_thread() -> int:
@@ -540,7 +540,7 @@ async def test_a_loop_that_is_blocked_is_reported_with_the_blocker(caplog: pytes
         requests = await rig.result_of("complete_activity", 2)
         assert {request.token.lease_id for request in requests} == {1, 2}
         assert len(rig.service.of("heartbeat_activity")) >= 4
-    (line,) = [record.getMessage() for record in caplog.records if "loop_blocked" in record.getMessage()]
+    line = next(record.getMessage() for record in caplog.records if "loop_blocked" in record.getMessage())
     assert "activity blocks" in line
     assert "the mistake under test" in line
 

@@ -17,6 +17,7 @@ from clew.model.commands import CompleteWorkflowExecution, StartTimer
 from clew.model.events import WorkflowExecutionSignaled, WorkflowTaskFailedCause
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, QueryResult
 from clew.model.rejection import RejectionCode
+from clew.replay import ActivationResult
 from clew.service.requests import AnswerQueryRequest, QueryTask, WorkflowTask
 from clew.worker._workflow_tasks import WorkflowTasks
 from tests.unit.worker.fakes import NOW, FakeConnection, refusal, token, until, workflow_task
@@ -36,21 +37,17 @@ class FakeMachine:
     threads: list[str] = field(default_factory=list)
     evicted_on: str | None = None
     cached_through_event_id: int = 0
+    is_closing: bool = False
 
     def activate(self, task: WorkflowTask) -> Any:
         self.tasks.append(task)
         self.threads.append(threading.current_thread().name)
         if task.events:
             self.cached_through_event_id = task.events[-1].event_id
-        return _Result(self.answer(task))
+        return ActivationResult(completion=self.answer(task), is_closed=self.is_closing)
 
     def evict(self) -> None:
         self.evicted_on = threading.current_thread().name
-
-
-@dataclass
-class _Result:
-    completion: Any
 
 
 def wait_on_timer(task: WorkflowTask) -> Any:
@@ -65,9 +62,10 @@ class FakeMachines:
     def __init__(self) -> None:
         self.made: list[FakeMachine] = []
         self.answer: Callable[[WorkflowTask], Any] = wait_on_timer
+        self.are_closing = False
 
     def make(self, task: WorkflowTask) -> FakeMachine:
-        machine = FakeMachine(task.token.run_id, lambda task: self.answer(task))
+        machine = FakeMachine(task.token.run_id, lambda task: self.answer(task), is_closing=self.are_closing)
         self.made.append(machine)
         return machine
 
@@ -159,6 +157,7 @@ async def test_a_gap_between_cache_and_task_leads_to_a_replay(bench: Bench) -> N
 
 
 async def test_a_closing_answer_drops_the_run(bench: Bench) -> None:
+    bench.machines.are_closing = True
     bench.machines.answer = lambda task: CompleteWorkflowTaskRequest(
         token=task.token, commands=(CompleteWorkflowExecution(),)
     )

@@ -1,0 +1,72 @@
+"""Answers to workflow tasks, on their way to the engine.
+
+Owns: which call each kind of answer is, and that it is repeated while the task can still be alive.
+Never: decides on an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, final
+
+from clew.model.events import WorkflowTaskFailedCause
+from clew.model.failure import Failure
+from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, QueryResult
+from clew.service.contract import Service
+from clew.service.requests import AnswerQueryRequest, WorkflowTask
+from clew.worker._blame import log_failed_task, log_refusal
+from clew.worker._reports import Report
+
+
+@final
+class Answers:
+    """Sends answers; on the service loop.
+
+    Args:
+        loop: The service loop.
+        service: Where they go.
+        identity: Of the worker.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, service: Service, identity: str) -> None:
+        self._loop = loop
+        self._service = service
+        self._identity = identity
+
+    def complete(
+        self, task: WorkflowTask, completion: CompleteWorkflowTaskRequest, on_refused: Callable[[], None]
+    ) -> None:
+        """Complete a workflow task; `on_refused` is called if the engine will not have it."""
+
+        def on_verdict(error: BaseException | None) -> None:
+            if error is not None:
+                on_refused()
+                log_refusal(task, error)
+
+        self._send(self._service.complete_workflow_task, completion, task, on_verdict)
+
+    def answer_query(self, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
+        """Answer a task that only asks a question."""
+        self._send(self._service.answer_query, answer, task, lambda error: log_refusal(task, error))
+
+    def fail(self, task: WorkflowTask, failure: Failure | None, cause: WorkflowTaskFailedCause) -> None:
+        """Fail a workflow task, or the question that it is."""
+        if task.query is not None:
+            failure = failure or Failure(message="The query failed.", source="clew")
+            result = QueryResult(query_id=task.query.query_id, failure=failure)
+            self.answer_query(task, AnswerQueryRequest(token=task.token, result=result))
+            return
+        log_failed_task(task, failure, cause)
+        request = FailWorkflowTaskRequest(token=task.token, cause=cause, failure=failure, identity=self._identity)
+        self._send(self._service.fail_workflow_task, request, task, lambda error: log_refusal(task, error))
+
+    def _send(
+        self,
+        call: Callable[[Any], Awaitable[Any]],
+        request: Any,
+        task: WorkflowTask,
+        on_verdict: Callable[[BaseException | None], None],
+    ) -> None:
+        patience = task.workflow_task_timeout.total_seconds()
+        Report(self._loop, call, request, task.token.workflow_id, on_verdict, give_up_after=patience).send()

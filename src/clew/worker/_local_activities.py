@@ -1,0 +1,334 @@
+"""Local activities: run by the worker that has their workflow, attempt by attempt (semantics 0.5).
+
+Owns: their attempts, retries, timeouts and slots; what each comes to.
+Never: touches a machine; an outcome is handed to ``_workflow_tasks``, which gives it a turn.
+
+How it works: an attempt is one like that of any other activity, with a task made up here in place of one from the
+engine, and goes the same way (``_activity_tasks``); only its report comes back here. A wait before the next attempt is
+spent here if it is short, else it is an outcome too: the run then waits on a durable timer. Timeouts are kept here,
+since no engine watches over a local activity; an attempt that does not end in time is left to itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, final
+
+from clew.activity._context import ActivityCancellationDetails
+from clew.activity._definition import _Definition
+from clew.model.events import ZERO
+from clew.model.failure import ApplicationInfo, Failure, TimeoutInfo, TimeoutType
+from clew.model.inputs import CancelActivityRequest, CompleteActivityRequest, FailActivityRequest, TaskToken
+from clew.model.payload import to_stored
+from clew.replay import LocalActivityOutcome, LocalActivityRequest
+from clew.service.requests import ActivityTask
+from clew.worker._activity_tasks import ActivityTasks
+from clew.worker._attempt import Attempt
+from clew.worker._local_retry import DEFAULT, retry_delay
+from clew.worker._outcomes import SHUTDOWN_TYPE
+
+RETRY_THRESHOLD_DEFAULT: Final = timedelta(minutes=1)
+"""A longer wait before an attempt is a durable timer of the run (semantics 1.3)."""
+
+_TIMED_OUT: Final = ActivityCancellationDetails(timed_out=True)
+_CANCELLED: Final = ActivityCancellationDetails(cancel_requested=True)
+_NOT_FOUND: Final = ActivityCancellationDetails(not_found=True)
+
+_lease_ids: Final = itertools.count(-1, -1)
+"""Below zero, so that no attempt from the engine has the same."""
+
+
+@final
+class LocalRun:
+    """One local activity, until it has an outcome.
+
+    Args:
+        request: What the machine asked for.
+        token: Of the workflow task it was asked in.
+        workflow_type: Of the run.
+        key: Its idempotency key.
+        on_outcome: Takes the outcome; never called after `LocalActivities.forget`.
+    """
+
+    __slots__ = (
+        "attempt",
+        "attempt_number",
+        "first_scheduled_at",
+        "is_cancelled",
+        "is_over",
+        "key",
+        "last_failure",
+        "on_outcome",
+        "request",
+        "timers",
+        "token",
+        "workflow_type",
+    )
+
+    def __init__(
+        self,
+        request: LocalActivityRequest,
+        token: TaskToken,
+        workflow_type: str,
+        key: str,
+        on_outcome: Callable[[LocalRun, LocalActivityOutcome], None],
+    ) -> None:
+        self.request = request
+        self.token = token
+        self.workflow_type = workflow_type
+        self.key = key
+        self.on_outcome = on_outcome
+        self.attempt_number = request.attempt
+        self.attempt: Attempt | None = None
+        self.first_scheduled_at = 0.0
+        self.last_failure: Failure | None = None
+        self.timers: dict[TimeoutType | None, asyncio.TimerHandle] = {}
+        """By the timeout that they keep; None is the wait before the next attempt."""
+        self.is_cancelled = False
+        self.is_over = False
+
+
+@final
+class LocalActivities:
+    """Runs local activities; on the service loop.
+
+    Args:
+        loop: The service loop.
+        activities: Runs the attempts.
+        definitions: The activities by type; the key None has the dynamic one.
+        task_queue: Of the worker.
+        attempts_max: Attempts at a time.
+        now_ns: The engine's time, for people.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        activities: ActivityTasks,
+        definitions: Mapping[str | None, _Definition],
+        *,
+        task_queue: str,
+        attempts_max: int,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._loop = loop
+        self._activities = activities
+        self._definitions = definitions
+        self._task_queue = task_queue
+        self._free_count = attempts_max
+        self._now_ns = now_ns
+        self._waiting: deque[LocalRun] = deque()
+
+    def start(self, local: LocalRun) -> None:
+        """Run a local activity to its outcome."""
+        asked = local.request.input
+        local.first_scheduled_at = self._loop.time()
+        self._arm(local, asked.schedule_to_close_timeout, TimeoutType.SCHEDULE_TO_CLOSE)
+        self._arm(local, asked.schedule_to_start_timeout, TimeoutType.SCHEDULE_TO_START)
+        self._waiting.append(local)
+        self._start_waiting()
+
+    def cancel(self, local: LocalRun) -> None:
+        """Ask a local activity to stop; its outcome says how it ended."""
+        local.is_cancelled = True
+        if local.attempt is not None:
+            self._activities.cancel(local.attempt, _CANCELLED)
+        else:
+            self._end(local, LocalActivityOutcome(sequence=local.request.sequence, is_cancelled=True))
+
+    def forget(self, local: LocalRun) -> None:
+        """Its run has left this worker: nobody wants the outcome."""
+        local.is_over = True
+        self._disarm_all(local)
+        if local.attempt is not None:
+            local.attempt.is_gone = True
+            self._activities.cancel(local.attempt, _NOT_FOUND)
+
+    # --- attempts -------------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._free_count > 0:
+            local = self._waiting.popleft()
+            if not local.is_over:
+                self._start_attempt(local)
+
+    def _start_attempt(self, local: LocalRun) -> None:
+        request = local.request
+        definition = self._definitions.get(request.activity_type) or self._definitions.get(None)
+        if definition is None:
+            self._end(local, self._failed(local, _unregistered(request.activity_type, self._definitions)))
+            return
+        self._free_count -= 1
+        attempt = Attempt(self._task(local), definition, self._loop.time(), self._settle)
+        attempt.on_end = lambda ended: self._take(local, ended)
+        local.attempt = attempt
+        self._disarm(local, TimeoutType.SCHEDULE_TO_START)
+        self._arm(local, request.input.start_to_close_timeout, TimeoutType.START_TO_CLOSE)
+        self._activities.run(attempt)
+
+    def _settle(self) -> None:
+        self._free_count += 1
+        self._start_waiting()
+
+    def _task(self, local: LocalRun) -> ActivityTask:
+        request, asked, token = local.request, local.request.input, local.token
+        now = datetime.fromtimestamp(self._now_ns() / 1e9, UTC)
+        return ActivityTask(
+            token=TaskToken(
+                namespace=token.namespace,
+                workflow_id=token.workflow_id,
+                run_id=token.run_id,
+                shard=token.shard,
+                run_key=token.run_key,
+                scheduled_event_id=0,
+                attempt=local.attempt_number,
+                lease_id=next(_lease_ids),
+                activity_id=request.activity_id,
+            ),
+            activity_id=request.activity_id,
+            activity_type=request.activity_type,
+            workflow_type=local.workflow_type,
+            task_queue=self._task_queue,
+            attempt=local.attempt_number,
+            idempotency_key=local.key,
+            header={name: to_stored(payload) for name, payload in asked.headers.items()} or None,
+            input=request.payloads,
+            scheduled_time=now,
+            current_attempt_scheduled_time=now,
+            started_time=now,
+            schedule_to_close_timeout=asked.schedule_to_close_timeout or ZERO,
+            start_to_close_timeout=asked.start_to_close_timeout or ZERO,
+            retry_policy=asked.retry_policy or DEFAULT,
+        )
+
+    def _take(self, local: LocalRun, attempt: Attempt) -> None:
+        """An attempt has ended."""
+        if local.is_over or local.attempt is not attempt:
+            return
+        report = attempt.report
+        if isinstance(report, CompleteActivityRequest):
+            outcome = LocalActivityOutcome(
+                sequence=local.request.sequence, result=report.result, attempt=local.attempt_number
+            )
+            self._end(local, outcome)
+        elif isinstance(report, CancelActivityRequest):
+            self._end(local, self._cancelled(local))
+        elif isinstance(report, FailActivityRequest):
+            self._fail(local, report.failure)
+        else:
+            failure = Failure(
+                message=f"Local activity {local.request.activity_type!r} cannot be completed from elsewhere. "
+                "Use execute_activity for that.",
+                source="clew",
+                info=ApplicationInfo(type="CompleteAsync", non_retryable=True),
+            )
+            self._fail(local, failure)
+
+    def _fail(self, local: LocalRun, failure: Failure) -> None:
+        local.attempt = None
+        self._disarm(local, TimeoutType.START_TO_CLOSE)
+        if isinstance(failure.info, ApplicationInfo) and failure.info.type == SHUTDOWN_TYPE:
+            # Left without an outcome: the next worker takes the run, and this attempt, up again.
+            local.is_over = True
+            self._disarm_all(local)
+            return
+        local.last_failure = failure
+        asked = local.request.input
+        delay = retry_delay(asked.retry_policy or DEFAULT, failure, local.attempt_number)
+        if local.is_cancelled:
+            self._end(local, self._cancelled(local))
+        elif delay is None or self._would_pass_deadline(local, delay):
+            self._end(local, self._failed(local, failure))
+        elif delay > (asked.local_retry_threshold or RETRY_THRESHOLD_DEFAULT):
+            outcome = LocalActivityOutcome(
+                sequence=local.request.sequence, failure=failure, attempt=local.attempt_number, backoff=delay
+            )
+            self._end(local, outcome)
+        else:
+            local.attempt_number += 1
+            local.timers[None] = self._loop.call_later(delay.total_seconds(), self._try_again, local)
+
+    def _try_again(self, local: LocalRun) -> None:
+        local.timers.pop(None, None)
+        self._waiting.append(local)
+        self._start_waiting()
+
+    def _would_pass_deadline(self, local: LocalRun, delay: timedelta) -> bool:
+        limit = local.request.input.schedule_to_close_timeout
+        if limit is None:
+            return False
+        return self._loop.time() + delay.total_seconds() > local.first_scheduled_at + limit.total_seconds()
+
+    # --- outcomes -------------------------------------------------------------------------------------------
+
+    def _end(self, local: LocalRun, outcome: LocalActivityOutcome) -> None:
+        if local.is_over:
+            return
+        local.is_over = True
+        self._disarm_all(local)
+        local.on_outcome(local, outcome)
+
+    def _failed(self, local: LocalRun, failure: Failure) -> LocalActivityOutcome:
+        return LocalActivityOutcome(sequence=local.request.sequence, failure=failure, attempt=local.attempt_number)
+
+    def _cancelled(self, local: LocalRun) -> LocalActivityOutcome:
+        return LocalActivityOutcome(sequence=local.request.sequence, is_cancelled=True, attempt=local.attempt_number)
+
+    # --- timeouts -------------------------------------------------------------------------------------------
+
+    def _arm(self, local: LocalRun, timeout: timedelta | None, kind: TimeoutType) -> None:
+        if timeout is not None:
+            local.timers[kind] = self._loop.call_later(timeout.total_seconds(), self._on_timeout, local, kind)
+
+    def _disarm(self, local: LocalRun, kind: TimeoutType) -> None:
+        timer = local.timers.pop(kind, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _disarm_all(self, local: LocalRun) -> None:
+        for timer in local.timers.values():
+            timer.cancel()
+        local.timers.clear()
+
+    def _on_timeout(self, local: LocalRun, kind: TimeoutType) -> None:
+        attempt, local.attempt = local.attempt, None
+        if attempt is not None:
+            # Told to stop, and left to itself: its outcome is that it took too long.
+            self._activities.cancel(attempt, _TIMED_OUT)
+        failure = Failure(
+            message=f"Local activity {local.request.activity_type!r}: {kind.value} timeout",
+            source="clew",
+            cause=local.last_failure if kind is not TimeoutType.START_TO_CLOSE else None,
+            info=TimeoutInfo(timeout_type=kind),
+        )
+        if kind is TimeoutType.START_TO_CLOSE:
+            self._fail(local, failure)
+        else:
+            self._end(local, self._failed(local, failure))
+
+
+def local_key(token: TaskToken, activity_id: str, key_generation: str) -> str:
+    """Give the idempotency key of a local activity: the same through retries, replays and moves between workers.
+
+    It is made like that of other activities (design §8), but without the namespace's secret, which workers do not have.
+    """
+    parts = (token.namespace, token.workflow_id, activity_id, key_generation)
+    encoded = [part.encode() for part in parts]
+    message = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+    return hmac.new(b"clew local activity", message, hashlib.sha256).hexdigest()
+
+
+def _unregistered(activity_type: str, definitions: Mapping[str | None, _Definition]) -> Failure:
+    known = ", ".join(sorted(name for name in definitions if name is not None)) or "none"
+    return Failure(
+        message=f"Local activity {activity_type!r} is not registered with this worker; it has: {known}. "
+        "Pass the function in Worker(activities=[…]).",
+        source="clew",
+        info=ApplicationInfo(type="NotRegistered", non_retryable=True),
+    )

@@ -1,0 +1,168 @@
+"""Runs in a worker's cache, and what is done with their machines on workflow threads.
+
+Owns: `CachedRun` and the kinds of turn. Never: decides which turn comes when (``_workflow_tasks`` does).
+
+How it works: the service loop makes a turn and hands it to a thread; while it is there, the machine belongs to that
+thread alone. Each turn keeps what came of it, result or error, for the service loop to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, final
+
+from clew.model.inputs import CompleteWorkflowTaskRequest
+from clew.replay import ActivationResult, LocalActivityOutcome
+from clew.service.requests import WorkflowTask
+from clew.worker._local_activities import LocalRun
+
+
+class Machine(Protocol):
+    """What a worker needs of the machine of one run; see `clew.replay.WorkflowMachine`."""
+
+    @property
+    def cached_through_event_id(self) -> int: ...
+    def activate(self, task: WorkflowTask) -> ActivationResult: ...
+    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult | None: ...
+    def extend_task(self) -> ActivationResult | None: ...
+    def evict(self) -> None: ...
+
+
+class Machines(Protocol):
+    """Makes machines, and completes their answers with what only the worker knows."""
+
+    def make(self, task: WorkflowTask) -> Machine:
+        """Make the machine for the run of `task`; on a workflow thread.
+
+        Raises:
+            ClewError: There is no workflow of that type.
+        """
+        ...
+
+    def sign(self, completion: CompleteWorkflowTaskRequest, *, is_sticky: bool) -> CompleteWorkflowTaskRequest: ...
+
+
+Job: TypeAlias = "WorkflowTask | LocalActivityOutcome | ExtendTask"
+
+
+@final
+class ExtendTask:
+    """The time of the open task runs out while local activities go on."""
+
+
+@final
+class CachedRun:
+    """One run in the cache; on the service loop.
+
+    Attributes:
+        machine: Its machine, once a turn has made it.
+        turn: What is being done with it on a thread, or is about to be.
+        task: The workflow task that has no answer yet.
+        jobs: What waits for the turn to end.
+        locals: Its local activities, by sequence number.
+        extension: Wakes up when the time of the open task runs out.
+        is_dropped: Whether it has left the cache; its machine goes with its last turn.
+    """
+
+    __slots__ = ("extension", "is_dropped", "jobs", "key_generation", "locals", "machine", "run_id", "task", "turn")
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.machine: Machine | None = None
+        self.turn: RunTurn | None = None
+        self.task: WorkflowTask | None = None
+        self.jobs: deque[Job] = deque()
+        self.locals: dict[int, LocalRun] = {}
+        self.extension: asyncio.TimerHandle | None = None
+        self.key_generation = ""
+        self.is_dropped = False
+
+
+class RunTurn(ABC):
+    """One thing to do with the machine of a run, on a workflow thread."""
+
+    __slots__ = ("error", "machine", "of", "result")
+
+    def __init__(self, of: CachedRun) -> None:
+        self.of = of
+        self.machine: Machine | None = of.machine
+        self.result: ActivationResult | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do it, and keep what comes of it."""
+        try:
+            self.result = self._do()
+        except BaseException as error:  # noqa: BLE001 - becomes the failure of the task
+            self.error = error
+
+    def discard(self) -> None:
+        """It came back after it was given up, so nobody else touches its machine any more."""
+        if self.machine is not None:
+            self.machine.evict()
+
+    @abstractmethod
+    def _do(self) -> ActivationResult | None: ...
+
+
+@final
+class Activation(RunTurn):
+    """Take one workflow task; makes the machine if there is none."""
+
+    __slots__ = ("make", "task")
+
+    def __init__(self, of: CachedRun, task: WorkflowTask, make: Callable[[WorkflowTask], Machine]) -> None:
+        super().__init__(of)
+        self.task = task
+        self.make = make
+
+    def _do(self) -> ActivationResult | None:
+        if self.machine is None:
+            self.machine = self.of.machine = self.make(self.task)
+        return self.machine.activate(self.task)
+
+
+@final
+class LocalOutcome(RunTurn):
+    """Take the outcome of a local activity."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self, of: CachedRun, outcome: LocalActivityOutcome) -> None:
+        super().__init__(of)
+        self.outcome = outcome
+
+    def _do(self) -> ActivationResult | None:
+        assert self.machine is not None, "only a run with a machine has local activities"
+        return self.machine.finish_local_activity(self.outcome)
+
+
+@final
+class Extension(RunTurn):
+    """Answer the open task before its time is over; its local activities run on."""
+
+    __slots__ = ()
+
+    def _do(self) -> ActivationResult | None:
+        assert self.machine is not None, "only a run with a machine has local activities"
+        return self.machine.extend_task()
+
+
+@final
+class Eviction:
+    """The end of a cached run."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def run(self) -> None:
+        """Evict it."""
+        self.machine.evict()
+
+    def discard(self) -> None:
+        """Nothing is left to do."""
