@@ -78,8 +78,8 @@ class BlockingUpdateWithStartCalls:
     ) -> Any:
         """As `Client.execute_update_with_start_workflow`, blocking.
 
-        ``client.wait(operation.workflow_handle())`` gives an async handle of the run, ``get_workflow_handle`` a blocking
-        one.
+        ``client.wait(operation.workflow_handle())`` gives an async handle of the run; ``get_workflow_handle`` gives one
+        that blocks.
         """
         return self._calls.call(
             lambda client: _any(client).execute_update_with_start_workflow(

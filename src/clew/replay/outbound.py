@@ -30,7 +30,7 @@ from clew.replay.commands import (
     StartTimer,
 )
 from clew.replay.errors import CancelledActivityError, CancelledChildError
-from clew.replay.handles import External, StartedActivity, StartedChild
+from clew.replay.handles import External, SendSignal, StartedActivity, StartedChild
 from clew.replay.loop import Timer, WorkflowLoop, checked_seconds
 from clew.replay.matching import Ledger
 from clew.replay.resolutions import cancelled_activity, cancelled_child
@@ -80,6 +80,8 @@ class Outbound:
         self._timer_count = 0
         self.loop: WorkflowLoop
         """Set by whoever makes both."""
+        self.send_signal: SendSignal = self.signal_external
+        """What handles call; set by whoever puts interceptors in between."""
 
     # --- timers --------------------------------------------------------------------------------------------
 
@@ -234,7 +236,7 @@ class Outbound:
             target=e.ExecutionRef(asked.id, "", self._namespace),
             first_execution_run_id=run_id,
             on_early_cancel=on_early_cancel,
-            send_signal=self.signal_external,
+            send_signal=self.send_signal,
         )
         self.loop.adopt(handle)
         return handle
@@ -278,7 +280,7 @@ class Outbound:
     def external(self, workflow_id: str, run_id: str | None) -> External:
         """Give the handle of another workflow."""
         target = e.ExecutionRef(workflow_id, run_id or "", self._namespace)
-        return External(target, self.signal_external, self.cancel_external)
+        return External(target, self.send_signal, self.cancel_external)
 
     async def signal_external(
         self, target: e.ExecutionRef, name: str, args: Sequence[Any], is_child: bool, headers: Any = None
