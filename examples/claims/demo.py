@@ -21,7 +21,7 @@ from pathlib import Path
 
 from clew.client import Client
 from examples.claims.plan import Plan, make_plan
-from examples.claims.processes import DemoError, running
+from examples.claims.processes import DemoError, kill_while_starting, running
 from examples.claims.report import (
     ClaimRecord,
     Report,
@@ -42,7 +42,8 @@ class Settings:
     Args:
         spread_seconds: The claims come in over this time.
         deadline_seconds: When they must all be closed.
-        life_seconds: The worker is killed this long after it was ready: shortest and longest.
+        life_seconds: Most workers are killed this long after they were ready: shortest and longest.
+        start_seconds: Every third is killed this long after its start, while it comes up.
     """
 
     claim_count: int = 300
@@ -52,6 +53,7 @@ class Settings:
     spread_seconds: float = 15.0
     deadline_seconds: float = 120.0
     life_seconds: tuple[float, float] = (0.3, 2.4)
+    start_seconds: tuple[float, float] = (0.3, 1.0)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,11 @@ def run_worker_under_fire(directory: Path, arguments: list[str], settings: Setti
     dice = random.Random(settings.seed)
     log = directory / "worker.log"
     for kill_number in range(1, settings.kill_count + 1):
+        if kill_number % 3 == 0:  # recovering from a crash must survive a crash, too
+            start_seconds = dice.uniform(*settings.start_seconds)
+            pid = kill_while_starting("worker", arguments, log, start_seconds)
+            print(f"kill -9 {pid}: worker {kill_number}, {start_seconds:.1f} s after its start", flush=True)
+            continue
         with running("worker", arguments, log) as worker:
             life_seconds = dice.uniform(*settings.life_seconds)
             if worker.wait_exit(life_seconds):

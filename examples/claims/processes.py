@@ -64,6 +64,23 @@ def running(module: str, arguments: Sequence[str], log: Path) -> Iterator[Runnin
     Raises:
         DemoError: It did not come up.
     """
+    with _started(module, arguments, log) as process:
+        first_line = _read_first_line(process)
+        if not first_line:
+            raise DemoError(f"{module} did not come up:\n{tail(log)}")
+        yield Running(process, first_line, log)
+
+
+def kill_while_starting(module: str, arguments: Sequence[str], log: Path, seconds: float) -> int:
+    """Start a module of this example and kill it after this time, ready or not; gives the process id."""
+    with _started(module, arguments, log) as process:
+        Running(process, "", log).wait_exit(seconds)
+        process.kill()
+        return process.pid
+
+
+@contextlib.contextmanager
+def _started(module: str, arguments: Sequence[str], log: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", f"examples.claims.{module}", *arguments]
     with log.open("a", encoding="utf-8") as log_file:
         process = subprocess.Popen(
@@ -71,10 +88,7 @@ def running(module: str, arguments: Sequence[str], log: Path) -> Iterator[Runnin
         )
     with process:  # closes the pipes and waits
         try:
-            first_line = _read_first_line(process)
-            if not first_line:
-                raise DemoError(f"{' '.join(command)} did not come up:\n{tail(log)}")
-            yield Running(process, first_line, log)
+            yield process
         finally:
             process.kill()
 

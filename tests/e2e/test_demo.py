@@ -24,7 +24,7 @@ def _sources_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_claims_survive_kills(tmp_path: Path) -> None:
     settings = Settings(
         claim_count=40,
-        kill_count=2,
+        kill_count=3,
         seed=11,
         day_seconds=0.4,
         spread_seconds=4.0,
@@ -33,7 +33,7 @@ def test_claims_survive_kills(tmp_path: Path) -> None:
     )
     run = run_demo(tmp_path, settings)
     assert run.report.problems == []
-    assert run.kill_count == 2
+    assert run.kill_count == 3
     assert sum(run.report.outcomes.values()) == 40
     assert run.report.paid_count == run.report.ledger.payment_count > 0
     assert run.report.retry_count > 0
