@@ -110,7 +110,7 @@ def rewrite(value: Any, change: Callable[[Payloads], Payloads]) -> Any:
     if isinstance(value, msgspec.Struct):
         return _rewrite_struct(value, change)
     if isinstance(value, tuple):
-        items = cast("tuple[Any, ...]", value)  # type: ignore[redundant-cast] # only for mypy
+        items = cast("tuple[Any, ...]", value)
         if items and isinstance(items[0], msgspec.Raw):
             return change(items)
         return tuple(rewrite(item, change) for item in items)
