@@ -7,6 +7,7 @@ Never: replays (``worker.Replayer`` does).
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -77,9 +78,8 @@ def load_workflows(modules: Sequence[str]) -> list[type[Any]]:
 
     found: dict[str | None, type[Any]] = {}
     for module_name in modules:
-        contents: dict[str, Any] = vars(_load_module(module_name))
-        for value in contents.values():
-            definition = Definition.from_class(value) if isinstance(value, type) else None
+        for _, value in inspect.getmembers(_load_module(module_name), inspect.isclass):
+            definition = Definition.from_class(value)
             if definition is not None:
                 found[definition.name] = definition.cls
     if not found:
