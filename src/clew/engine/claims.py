@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from clew.core.transition import Transition
+from clew.core.transition import Transition, WorkflowTaskReady
 from clew.engine.funnel import Funnel, OpSubmission
-from clew.engine.matching import Matcher, Session
+from clew.engine.matching import Matcher, Session, Want
 from clew.engine.offers import OfferDesk
 from clew.engine.runs import RunCache, RunEntry
+from clew.engine.versions import Versions
 from clew.model.rejection import Rejection
 from clew.ports.clock import Clock
 from clew.ports.store import Store, TaskKind, TaskRow
@@ -23,7 +24,15 @@ class Claims:
     """All methods belong to the engine's loop."""
 
     def __init__(
-        self, *, store: Store, clock: Clock, cache: RunCache, matcher: Matcher, desk: OfferDesk, funnel: Funnel
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        cache: RunCache,
+        matcher: Matcher,
+        desk: OfferDesk,
+        funnel: Funnel,
+        versions: Versions,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -31,33 +40,35 @@ class Claims:
         self._matcher = matcher
         self._desk = desk
         self._funnel = funnel
+        self._versions = versions
 
-    async def start(self, row: TaskRow) -> None:
+    async def start(self, row: TaskRow) -> bool:
         """Start the task of a claimed row, or drop the row when nobody wants it any more.
+
+        Answers False when no session can have the task now, and so the row was set aside.
 
         Raises:
             StoreError: The run could not be read; the row is claimable again after its lease.
         """
         entry = await self._cache.load(row.shard, row.run_key)
-        type_name = self._wanted_type(entry, row) if entry is not None else None
-        if entry is None or type_name is None:
+        want = self._want(entry, row) if entry is not None else None
+        if entry is None or want is None:
+            self._matcher.forget_set_aside(row)
             await self._store.delete_tasks([row.task_id])
-            return
+            return True
         take = (
             self._matcher.take_workflow_session
             if row.kind is TaskKind.WORKFLOW
             else self._matcher.take_activity_session
         )
-        session = take(row.namespace, row.task_queue, type_name)
+        session = take(row.namespace, row.task_queue, want.type_name, want.version)
         if session is None:
-            if self._matcher.is_polled(row.namespace, row.task_queue, row.kind) and not self._matcher.is_polled(
-                row.namespace, row.task_queue, row.kind, type_name
-            ):
-                logger.warning("matching.unknown_type queue=%s type=%s", row.task_queue, type_name)
-                self._matcher.set_aside(row)
-            else:
-                await self._matcher.release(row)
-            return
+            if not self._matcher.knows_type(row.namespace, row.task_queue, want):
+                logger.warning(
+                    "matching.no_worker queue=%s type=%s version=%s", row.task_queue, want.type_name, want.version
+                )
+            self._matcher.set_aside(row, want)
+            return False
         submission = OpSubmission(entry, Transition(), self._funnel.settle, None)
         submission.tasks_delete = [row.task_id]
         start = (
@@ -68,14 +79,19 @@ class Claims:
         refused = start(submission, session, row.scheduled_event_id, row.attempt, self._clock.now())
         if isinstance(refused, Rejection):
             await self._store.delete_tasks([row.task_id])
-            return
+            return True
         self._funnel.submit_prepared(submission)
+        return True
 
     def start_sticky(self, session: Session, run_key: int, scheduled_event_id: int, attempt: int) -> None:
         """Start a task that waited for this very session; its credit is used up already."""
         entry = self._cache.get(run_key)
         if entry is None:
             self._matcher.refund(session, TaskKind.WORKFLOW)
+            return
+        if not self._may_have(session, entry):
+            self._matcher.refund(session, TaskKind.WORKFLOW)
+            self._offer_elsewhere(entry, scheduled_event_id, attempt)
             return
         submission = OpSubmission(entry, Transition(), self._funnel.settle, None)
         refused = self._desk.start_claimed_workflow_task(
@@ -84,17 +100,50 @@ class Claims:
         if refused is None:
             self._funnel.submit_prepared(submission)
 
-    @staticmethod
-    def _wanted_type(entry: RunEntry, row: TaskRow) -> str | None:
+    def recheck_sticky(self, session: Session) -> None:
+        """Versions were rerouted: tasks that wait for this session and must not go to it any more go elsewhere."""
+        for waiting in list(session.sticky_waiting):
+            run_key, scheduled_event_id, attempt = waiting
+            entry = self._cache.get(run_key)
+            if entry is not None and not self._may_have(session, entry):
+                session.sticky_waiting.remove(waiting)
+                self._offer_elsewhere(entry, scheduled_event_id, attempt)
+
+    def _may_have(self, session: Session, entry: RunEntry) -> bool:
+        return session.version == self._versions.for_workflow(entry.state)
+
+    def _offer_elsewhere(self, entry: RunEntry, scheduled_event_id: int, attempt: int) -> None:
+        state = entry.state
+        task = state.workflow_task
+        if task is None or task.scheduled_event_id != scheduled_event_id or task.attempt != attempt:
+            return
+        if task.started_event_id or not state.is_open:
+            return
+        ready = WorkflowTaskReady(
+            task_queue=state.task_queue,
+            scheduled_event_id=scheduled_event_id,
+            attempt=attempt,
+            sticky_session=task.sticky_session,
+        )
+        submission = OpSubmission(entry, Transition(effects=[ready]), self._funnel.settle, None)
+        self._funnel.hand_over(submission, self._clock.now())
+        self._funnel.submit_prepared(submission)
+
+    def _want(self, entry: RunEntry, row: TaskRow) -> Want | None:
+        """What the row's task asks of a session; None when nobody waits for it any more."""
         state = entry.state
         if not state.is_open:
             return None
         if row.kind is TaskKind.WORKFLOW:
             task = state.workflow_task
-            if task is None or task.scheduled_event_id != row.scheduled_event_id or task.started_event_id:
+            wanted = (
+                task is not None and task.scheduled_event_id == row.scheduled_event_id and not task.started_event_id
+            )
+            if not wanted:
                 return None
-            return state.workflow_type
+            return Want(TaskKind.WORKFLOW, state.workflow_type, self._versions.for_workflow(state))
         activity = state.activities.get(row.scheduled_event_id)
         if activity is None or activity.is_started or activity.attempt != row.attempt:
             return None
-        return activity.activity_type
+        version = self._versions.for_activity(state, activity.task_queue)
+        return Want(TaskKind.ACTIVITY, activity.activity_type, version)

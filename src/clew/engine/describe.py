@@ -11,9 +11,11 @@ from datetime import datetime
 
 from clew.core.pending import PendingActivity
 from clew.core.state import ExecutionState
+from clew.core.versioning import behavior_of
 from clew.engine.summary import visibility_of
 from clew.model.events import event_type
 from clew.model.failure import ApplicationInfo, Failure
+from clew.model.policies import VersioningBehavior
 from clew.ports.store import TaskKind
 from clew.service.requests import (
     AttemptInfo,
@@ -21,11 +23,12 @@ from clew.service.requests import (
     PendingChildInfo,
     PendingTimerInfo,
     PendingWorkflowTaskInfo,
+    VersioningInfo,
     WorkflowDescription,
     WorkflowExecutionInfo,
 )
 
-WhyUnmatched = Callable[[str, str, TaskKind, str], str]
+WhyUnmatched = Callable[[ExecutionState, str, TaskKind, str], str]
 
 
 def describe_state(state: ExecutionState, *, why_unmatched: WhyUnmatched | None = None) -> WorkflowDescription:
@@ -33,7 +36,7 @@ def describe_state(state: ExecutionState, *, why_unmatched: WhyUnmatched | None 
 
     Args:
         state: The run.
-        why_unmatched: Says why a scheduled task has no worker: ``(namespace, task queue, kind, type) -> text``.
+        why_unmatched: Says why a scheduled task has no worker: ``(run, task queue, kind, type) -> text``.
     """
     activities = tuple(_activity(a, state, why_unmatched) for a in state.activities.values())
     timers = tuple(
@@ -65,6 +68,7 @@ def describe_state(state: ExecutionState, *, why_unmatched: WhyUnmatched | None 
         pending_workflow_task=task,
         pending_updates=tuple(state.updates),
         buffered_events=tuple(event_type(event) for event in state.buffered_events),
+        versioning=_versioning(state),
         waiting_for=tuple(_waiting_for(state, activities, task)) if state.is_open else (),
     )
 
@@ -91,6 +95,14 @@ def _info(state: ExecutionState) -> WorkflowExecutionInfo:
     )
 
 
+def _versioning(state: ExecutionState) -> VersioningInfo | None:
+    if behavior_of(state) is VersioningBehavior.UNSPECIFIED:
+        return None
+    return VersioningInfo(
+        behavior=state.versioning_behavior, version=state.deployment_version, override=state.versioning_override
+    )
+
+
 def _activity(
     activity: PendingActivity, state: ExecutionState, why_unmatched: WhyUnmatched | None
 ) -> PendingActivityInfo:
@@ -102,7 +114,7 @@ def _activity(
         condition = "Scheduled"
     reason = activity.release_reason
     if condition == "Scheduled" and not reason and why_unmatched is not None:
-        reason = why_unmatched(state.namespace, activity.task_queue, TaskKind.ACTIVITY, activity.activity_type)
+        reason = why_unmatched(state, activity.task_queue, TaskKind.ACTIVITY, activity.activity_type)
     policy = activity.retry_policy
     return PendingActivityInfo(
         activity_id=activity.activity_id,
@@ -145,7 +157,7 @@ def _workflow_task(state: ExecutionState, why_unmatched: WhyUnmatched | None) ->
     else:
         condition = "Scheduled"
         reason = (
-            why_unmatched(state.namespace, state.task_queue, TaskKind.WORKFLOW, state.workflow_type)
+            why_unmatched(state, state.task_queue, TaskKind.WORKFLOW, state.workflow_type)
             if why_unmatched is not None
             else ""
         )

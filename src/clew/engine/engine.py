@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,18 +32,20 @@ from clew.core.decisions import (
     decide_release_activity,
     decide_signal,
     decide_terminate,
+    decide_update_options,
 )
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.attention import Attention
 from clew.engine.claims import Claims
+from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
 from clew.engine.funnel import Decision, Funnel, Operation, store_error
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
-from clew.engine.matching import Matcher, Session
+from clew.engine.matching import Matcher, Session, Want
 from clew.engine.namespaces import Namespaces
 from clew.engine.offers import OfferDesk
 from clew.engine.outbox import Outbox
@@ -55,20 +57,24 @@ from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
 from clew.engine.updates import UpdateDesk, check_chain
+from clew.engine.versions import Versions
 from clew.model import inputs as i
-from clew.model.events import WorkflowTaskCompleted
+from clew.model.events import WorkflowExecutionOptionsUpdated, WorkflowTaskCompleted
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.policies import WorkflowIDConflictPolicy
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
-from clew.ports.store import Store, StoreError
+from clew.ports.store import Store, StoreError, TaskKind
+from clew.service import deployments as d
 from clew.service import requests as r
 from clew.service.contract import TaskSink, WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
 
 logger = logging.getLogger("clew.engine")
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -105,12 +111,14 @@ class Engine:
         self._pipeline = CommitPipeline(
             store, self._ids, on_discard=self._discarded, on_finished=self._cache.drop_closed
         )
+        self._versions = Versions(store, clock, on_rerouted=lambda namespace: self._matcher.reroute(namespace))
         self._matcher = Matcher(
             store,
             clock,
             node_id=self.node_id,
             start_claimed=lambda row: self._claims.start(row),
             start_sticky=lambda *waiting: self._claims.start_sticky(*waiting),
+            recheck_sticky=lambda session: self._claims.recheck_sticky(session),
             on_detached=self._detached,
         )
         self._desk = OfferDesk(
@@ -120,6 +128,7 @@ class Engine:
             limits_of=lambda name: self.namespaces.get(name).limits,
             secret_of=self.namespaces.secret_of,
             spawn=lambda work: self._funnel.spawn(work),
+            versions=self._versions,
         )
         self._funnel = Funnel(
             clock=clock,
@@ -143,7 +152,13 @@ class Engine:
             locator=self._locator,
         )
         self._claims = Claims(
-            store=store, clock=clock, cache=self._cache, matcher=self._matcher, desk=self._desk, funnel=self._funnel
+            store=store,
+            clock=clock,
+            cache=self._cache,
+            matcher=self._matcher,
+            desk=self._desk,
+            funnel=self._funnel,
+            versions=self._versions,
         )
         self._attention = Attention(store, clock, self._cache, wake=self._wake_due)
         self._outbox = Outbox(
@@ -152,11 +167,15 @@ class Engine:
             funnel=self._funnel,
             locator=self._locator,
             starter=lambda: self._starter,
+            versions=self._versions,
         )
-        self._queries = QueryDesk(store, clock, entropy, self._matcher)
+        self._queries = QueryDesk(store, clock, entropy, self._matcher, self._versions)
         self._updates = UpdateDesk(store, self._funnel, self._locator, self.namespaces)
         self._updates_with_start = UpdatesWithStart(
             starter=self._starter, updates=self._updates, locator=self._locator, namespaces=self.namespaces
+        )
+        self._deployments = Deployments(
+            store, clock, self._versions, self.namespaces, is_attached=self._matcher.is_version_attached
         )
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
         self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
@@ -170,6 +189,7 @@ class Engine:
             StoreError: The store cannot be read or written.
         """
         await self.namespaces.load()
+        await self._versions.load()
         await self._ids.fill()
         await recover(self._store, self._cache, self._funnel, limits_of=self._limits)
         self._is_open = True
@@ -275,6 +295,59 @@ class Engine:
         self._check_open()
         return await self._updates_with_start.apply(request)
 
+    def update_workflow_options(
+        self, request: i.UpdateWorkflowOptionsRequest
+    ) -> Awaitable[r.UpdateWorkflowOptionsResponse]:
+        """Make, change or take away a run's exception from the routing of worker versions."""
+
+        def answer(entry: RunEntry, _: Transition) -> r.UpdateWorkflowOptionsResponse:
+            return r.UpdateWorkflowOptionsResponse(
+                run_id=entry.state.run_id, versioning_override=request.versioning_override
+            )
+
+        return self._change(
+            request,
+            lambda s, now: decide_update_options(s, request, now, limits=self._limits(request.namespace)),
+            reply=answer,
+        )
+
+    # --- operators: worker deployments ------------------------------------------------------------------------------
+
+    def set_current_version(self, request: d.SetCurrentVersionRequest) -> Awaitable[d.DeploymentInfo]:
+        """Give runs that are not pinned another version."""
+        return self._of_deployments(self._deployments.set_current(request))
+
+    def set_ramping_version(self, request: d.SetRampingVersionRequest) -> Awaitable[d.DeploymentInfo]:
+        """Begin, change or end a ramp."""
+        return self._of_deployments(self._deployments.set_ramping(request))
+
+    def describe_deployment(self, request: d.DescribeDeploymentRequest) -> Awaitable[d.DeploymentDescription]:
+        """Everything about a deployment, and which of its versions are still needed."""
+        return self._of_deployments(self._deployments.describe(request))
+
+    def list_deployments(self, request: d.ListDeploymentsRequest) -> Awaitable[d.ListDeploymentsResponse]:
+        """The deployments of a namespace."""
+        return self._of_deployments(self._deployments.list_all(request))
+
+    def delete_deployment_version(self, request: d.DeleteDeploymentVersionRequest) -> Awaitable[None]:
+        """Forget a version that nothing needs."""
+        return self._of_deployments(self._deployments.delete_version(request))
+
+    async def _of_deployments(self, call: Awaitable[T]) -> T:
+        self._check_open()
+        try:
+            return await call
+        except StoreError as error:
+            raise store_error(error) from error
+
+    def _why_unmatched(self, state: ExecutionState, task_queue: str, kind: TaskKind, type_name: str) -> str:
+        version = (
+            self._versions.for_workflow(state)
+            if kind is TaskKind.WORKFLOW
+            else self._versions.for_activity(state, task_queue)
+        )
+        return self._matcher.why_unmatched(state.namespace, task_queue, Want(kind, type_name, version))
+
     # --- clients: reading -------------------------------------------------------------------------------------------
 
     async def query_workflow(self, request: r.QueryWorkflowRequest) -> r.QueryWorkflowResponse:
@@ -287,7 +360,7 @@ class Engine:
         """Everything about one run, and why it waits."""
         self._check_open()
         entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
-        return describe_state(entry.state, why_unmatched=self._matcher.why_unmatched)
+        return describe_state(entry.state, why_unmatched=self._why_unmatched)
 
     def get_history(self, request: r.GetHistoryRequest) -> Awaitable[r.GetHistoryResponse]:
         """Read events, or wait for them."""
@@ -307,6 +380,12 @@ class Engine:
         """Take in a worker."""
         self._check_open()
         self.namespaces.get(hello.namespace)
+        if hello.uses_versioning:
+            try:
+                await self._deployments.admit_worker(hello)
+            except StoreError as error:
+                raise store_error(error) from error
+            self._check_open()
         return self._matcher.attach(hello, sink)
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
@@ -382,9 +461,16 @@ class Engine:
 
     # --- the ways in ------------------------------------------------------------------------------------------------
 
-    def _change(self, request: Any, decide: Decision, *, first_execution_run_id: str = "") -> asyncio.Future[None]:
+    def _change(
+        self,
+        request: Any,
+        decide: Decision,
+        *,
+        first_execution_run_id: str = "",
+        reply: Callable[[RunEntry, Transition], Any] | None = None,
+    ) -> asyncio.Future[Any]:
         """Change the run that a client names: the run given, else the current one."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         if self._refuses(future):
             return future
 
@@ -393,7 +479,7 @@ class Engine:
             check_chain(entry, first_execution_run_id)
             return entry
 
-        operation = Operation(decide, future, locate=locate)
+        operation = Operation(decide, future, locate=locate, reply=reply)
         try:
             entry = self._locator.at_hand(request.namespace, request.workflow_id, request.run_id)
             if entry is not None:
@@ -530,6 +616,8 @@ class Engine:
                 entry.forget_until(first.started_event_id)
             entry.trim_tail()
             self._waiters.wake(entry.run_key, is_closed=not state.is_open)
+            if any(type(event) is WorkflowExecutionOptionsUpdated for event in transition.events):
+                self._matcher.reroute(state.namespace, entry.run_key)
         if entry.update_waiters:
             self._updates.wake(entry, transition)
         if entry.queries:

@@ -30,6 +30,10 @@ logger = logging.getLogger("clew.engine")
 CLAIM_LEASE: Final = timedelta(seconds=60)
 """A claimed row that was not started is claimable again after this long."""
 
+STICKY_OVERDRAFT: Final = 200
+"""Tasks of cached runs that a session gets ahead of its credits: nobody else should do them, a turn takes microseconds,
+and a task that waits in the engine instead costs a commit of its own when its turn comes."""
+
 CLAIM_ROWS_MAX: Final = 200
 CLAIM_RETRY_SECONDS: Final = 1.0
 
@@ -149,7 +153,7 @@ class Matcher:
         clock: Clock,
         *,
         node_id: str,
-        start_claimed: Callable[[TaskRow], Awaitable[None]],
+        start_claimed: Callable[[TaskRow], Awaitable[bool]],
         start_sticky: Callable[[Session, int, int, int], None],
         recheck_sticky: Callable[[Session], None],
         on_detached: Callable[[Session], None],
@@ -193,10 +197,10 @@ class Matcher:
         queue = session.queue
         if workflow_tasks and session.hello.takes_workflow_tasks:
             session.workflow_credits += workflow_tasks
-            while session.sticky_waiting and session.workflow_credits:
+            while session.sticky_waiting and session.workflow_credits > -STICKY_OVERDRAFT:
                 session.workflow_credits -= 1
                 self._start_sticky(session, *session.sticky_waiting.popleft())
-            if session.workflow_credits:
+            if session.workflow_credits > 0:
                 queue.ready[TaskKind.WORKFLOW][session] = None
                 if queue.set_aside:
                     self._start_set_aside(queue, session, TaskKind.WORKFLOW)
@@ -222,8 +226,11 @@ class Matcher:
         queue = session.queue
         for ready in queue.ready.values():
             ready.pop(session, None)
-        if queue.sessions.pop(session.session_id, None) and not queue.sessions:
-            queue.unpolled_since = self._clock.now()
+        if queue.sessions.pop(session.session_id, None):
+            if not any(other.version == session.version for other in queue.sessions.values()):
+                queue.version_left[session.version] = self._clock.now()
+            if not queue.sessions:
+                queue.unpolled_since = self._clock.now()
 
     def detach(self, session: Session) -> None:
         """End the session; what it held is offered elsewhere."""
@@ -256,12 +263,14 @@ class Matcher:
 
     # --- matching ---------------------------------------------------------------------------------------------------
 
-    def take_workflow_session(self, namespace: str, task_queue: str, workflow_type: str) -> Session | None:
-        """Use up one workflow credit of a session on the queue that takes the type."""
+    def take_workflow_session(
+        self, namespace: str, task_queue: str, workflow_type: str, version: DeploymentVersion | None
+    ) -> Session | None:
+        """Use up one workflow credit of a session of the version on the queue that takes the type."""
         queue = self._queue(namespace, task_queue)
         ready = queue.ready[TaskKind.WORKFLOW]
         for session in ready:
-            if session.takes_workflow(workflow_type):
+            if session.takes_workflow(workflow_type, version):
                 session.workflow_credits -= 1
                 del ready[session]
                 if session.workflow_credits:
@@ -277,20 +286,22 @@ class Matcher:
         return session
 
     def use_workflow_credit(self, session: Session) -> bool:
-        """Use up one workflow credit of this very session; False when it has none."""
-        if not session.workflow_credits:
+        """Use up one workflow credit of this very session, or one it will have soon; False when there is none."""
+        if session.workflow_credits <= -STICKY_OVERDRAFT:
             return False
         session.workflow_credits -= 1
-        if not session.workflow_credits:
+        if session.workflow_credits == 0:
             session.queue.ready[TaskKind.WORKFLOW].pop(session, None)
         return True
 
-    def take_activity_session(self, namespace: str, task_queue: str, activity_type: str) -> Session | None:
-        """Use up one activity credit of a session on the queue that takes the type."""
+    def take_activity_session(
+        self, namespace: str, task_queue: str, activity_type: str, version: DeploymentVersion | None
+    ) -> Session | None:
+        """Use up one activity credit of a session of the version on the queue that takes the type."""
         queue = self._queue(namespace, task_queue)
         ready = queue.ready[TaskKind.ACTIVITY]
         for session in ready:
-            if session.takes_activity(activity_type):
+            if session.takes_activity(activity_type, version):
                 session.activity_credits -= 1
                 del ready[session]
                 if session.activity_credits:
@@ -298,25 +309,38 @@ class Matcher:
                 return session
         return None
 
-    def is_polled(self, namespace: str, task_queue: str, kind: TaskKind, type_name: str = "") -> bool:
-        """Whether any session on the queue takes this kind of task (and the type, when given)."""
-        for session in self._queue(namespace, task_queue).sessions.values():
-            if kind is TaskKind.WORKFLOW:
-                if session.hello.takes_workflow_tasks and (not type_name or session.takes_workflow(type_name)):
-                    return True
-            elif session.hello.takes_activity_tasks and (not type_name or session.takes_activity(type_name)):
-                return True
-        return False
+    def is_polled(self, namespace: str, task_queue: str, kind: TaskKind, version: DeploymentVersion | None) -> bool:
+        """Whether any session of the version on the queue takes this kind of task."""
+        sessions = self._queue(namespace, task_queue).sessions.values()
+        return any(session.version == version and session.polls(kind) for session in sessions)
 
-    def why_unmatched(self, namespace: str, task_queue: str, kind: TaskKind, type_name: str) -> str:
+    def is_version_attached(self, namespace: str, version: DeploymentVersion) -> bool:
+        """Whether any worker of the version is attached to this node."""
+        return any(
+            session.version == version and session.hello.namespace == namespace for session in self._sessions.values()
+        )
+
+    def knows_type(self, namespace: str, task_queue: str, want: Want) -> bool:
+        """Whether any session on the queue may have such a task, now or when it has a credit."""
+        return any(session.takes(want) for session in self._queue(namespace, task_queue).sessions.values())
+
+    def why_unmatched(self, namespace: str, task_queue: str, want: Want) -> str:
         """In words: why a task of this queue has no worker (law 12)."""
         queue = self._queue(namespace, task_queue)
-        if not self.is_polled(namespace, task_queue, kind):
-            since = f" since {queue.unpolled_since:%Y-%m-%dT%H:%M:%SZ}" if queue.unpolled_since else ""
-            noun = "workflow" if kind is TaskKind.WORKFLOW else "activity"
-            return f"no worker polls task queue {task_queue!r} for {noun} tasks{since}"
-        if not self.is_polled(namespace, task_queue, kind, type_name):
-            return f"no worker on task queue {task_queue!r} has type {type_name!r} registered"
+        kind, version = want.kind, want.version
+        noun = "workflow" if kind is TaskKind.WORKFLOW else "activity"
+        versions = {session.version for session in queue.sessions.values() if session.polls(kind)}
+        if not versions and version is None:
+            return f"no worker polls task queue {task_queue!r} for {noun} tasks{_since(queue.unpolled_since)}"
+        if version not in versions:
+            which = "without versioning" if version is None else f"of version {_name(version)}"
+            others = ", ".join(sorted(_name(other) for other in versions))
+            return f"no worker {which} polls task queue {task_queue!r} for {noun} tasks" + (
+                f"{_since(queue.version_left.get(version))}" + (f"; there are workers of {others}" if others else "")
+            )
+        if not self.knows_type(namespace, task_queue, want):
+            of = "" if version is None else f" of version {_name(version)}"
+            return f"no worker{of} on task queue {task_queue!r} has type {want.type_name!r} registered"
         return f"waits for a free slot on task queue {task_queue!r}"
 
     # --- queued rows ------------------------------------------------------------------------------------------------
@@ -327,14 +351,35 @@ class Matcher:
         queue.backlog[kind] = True
         self._drain_soon(queue, kind)
 
-    def set_aside(self, row: TaskRow) -> None:
-        """No session on the queue knows this row's type: leave it until another session attaches."""
-        self._queue(row.namespace, row.task_queue).set_aside.append(row)
+    def set_aside(self, row: TaskRow, want: Want) -> None:
+        """No session can have this claimed row at the moment: it is started as soon as one can."""
+        self._queue(row.namespace, row.task_queue).set_aside.setdefault(want, {})[row.task_id] = row
 
-    async def release(self, row: TaskRow) -> None:
-        """Make a claimed row claimable again."""
-        await self._store.release_tasks([row.task_id])
-        self._queue(row.namespace, row.task_queue).backlog[row.kind] = True
+    def forget_set_aside(self, row: TaskRow) -> None:
+        """Nobody wants this row any more."""
+        set_aside = self._queue(row.namespace, row.task_queue).set_aside
+        for want in list(set_aside):
+            if set_aside[want].pop(row.task_id, None) is not None and not set_aside[want]:
+                del set_aside[want]
+
+    def reroute(self, namespace: str, run_key: int | None = None) -> None:
+        """Which version tasks go to has changed: look again at those that wait here, all or those of one run."""
+        for queue in list(self._queues.values()):
+            if queue.namespace != namespace:
+                continue
+            rows = [
+                row
+                for waiting in queue.set_aside.values()
+                for row in waiting.values()
+                if run_key is None or row.run_key == run_key
+            ]
+            for row in rows:
+                self.forget_set_aside(row)
+            if rows:
+                self._spawn(self._start_rows(queue, rows))
+            for session in list(queue.sessions.values()):
+                if session.sticky_waiting:
+                    self._recheck_sticky(session)
 
     async def close(self) -> None:
         """Stop draining."""
@@ -350,21 +395,23 @@ class Matcher:
 
     async def _drain(self, queue: _Queue, kind: TaskKind) -> None:
         try:
+            surplus = 1
             while queue.ready[kind]:
-                credits = sum(
-                    s.workflow_credits if kind is TaskKind.WORKFLOW else s.activity_credits for s in queue.ready[kind]
-                )
+                credits = sum(session.credits(kind) for session in queue.ready[kind])
                 queue.backlog[kind] = False
                 until = self._clock.now() + CLAIM_LEASE
-                limit = min(credits, CLAIM_ROWS_MAX)
+                limit = min(credits * surplus, CLAIM_ROWS_MAX)
                 rows = await self._store.claim_tasks(queue.namespace, queue.name, kind, limit, until)
                 if not rows:
                     if queue.backlog[kind]:
                         continue
                     return
                 queue.backlog[kind] = True
+                is_any_wanted = False
                 for row in rows:
-                    await self._start_claimed(row)
+                    is_any_wanted = await self._start_claimed(row) or is_any_wanted
+                # Rows that nobody here can have stand before those that somebody waits for: get past them fast.
+                surplus = 1 if is_any_wanted else surplus * 4
         except Exception as error:
             # Whatever it is, the queue must not stand still for it: what was claimed comes back after its lease.
             if isinstance(error, StoreError):
@@ -376,15 +423,28 @@ class Matcher:
         finally:
             queue.draining[kind] = False
 
-    def _offer_set_aside(self, queue: _Queue) -> None:
-        rows, queue.set_aside = queue.set_aside, []
+    def _start_set_aside(self, queue: _Queue, session: Session, kind: TaskKind) -> None:
+        left = session.credits(kind)
+        rows: list[TaskRow] = []
+        for want in [want for want in queue.set_aside if want.kind is kind and session.takes(want)]:
+            waiting = queue.set_aside[want]
+            taken = list(waiting)[: left - len(rows)]
+            rows += [waiting.pop(task_id) for task_id in taken]
+            if not waiting:
+                del queue.set_aside[want]
         if rows:
-            self._spawn(self._release_all(queue, rows))
+            self._spawn(self._start_rows(queue, rows))
 
-    async def _release_all(self, queue: _Queue, rows: list[TaskRow]) -> None:
-        await self._store.release_tasks([row.task_id for row in rows])
-        for kind in TaskKind:
-            self.note_backlog(queue.namespace, queue.name, kind)
+    async def _start_rows(self, queue: _Queue, rows: list[TaskRow]) -> None:
+        try:
+            for row in rows:
+                await self._start_claimed(row)
+        except StoreError as error:
+            # What was claimed comes back after its lease.
+            logger.warning("matching.start_failed queue=%s error=%s", queue.name, error)
+            for row in rows:
+                queue.backlog[row.kind] = True
+                asyncio.get_running_loop().call_later(CLAIM_LEASE.total_seconds(), self._drain_soon, queue, row.kind)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -397,3 +457,11 @@ class Matcher:
         if queue is None:
             queue = self._queues[namespace, task_queue] = _Queue(namespace, task_queue, self._clock.now())
         return queue
+
+
+def _name(version: DeploymentVersion | None) -> str:
+    return "no version" if version is None else version.to_canonical_string()
+
+
+def _since(instant: datetime | None) -> str:
+    return f" since {instant:%Y-%m-%dT%H:%M:%SZ}" if instant is not None else ""

@@ -20,10 +20,12 @@ from clew.core.decisions import decide_start_activity, decide_start_workflow_tas
 from clew.core.idempotency import idempotency_key
 from clew.core.replies import StartedActivity, StartedWorkflowTask
 from clew.core.transition import ActivityCancelWanted, ActivityTaskReady, WorkflowTaskReady
+from clew.core.versioning import forget_sticky
 from clew.engine.history import read_events
 from clew.engine.ids import IdBlocks
 from clew.engine.matching import Matcher, Session
 from clew.engine.runs import RunEntry
+from clew.engine.versions import Versions
 from clew.model.events import ActivityTaskScheduled, Event
 from clew.model.limits import Limits
 from clew.model.rejection import Rejection
@@ -91,6 +93,7 @@ class OfferDesk:
         limits_of: Callable[[str], Limits],
         secret_of: Callable[[str], bytes],
         spawn: Callable[[Awaitable[None]], None],
+        versions: Versions,
     ) -> None:
         self._store = store
         self._matcher = matcher
@@ -98,6 +101,7 @@ class OfferDesk:
         self._limits_of = limits_of
         self._secret_of = secret_of
         self._spawn = spawn
+        self._versions = versions
 
     # --- before the commit ------------------------------------------------------------------------------------------
 
@@ -105,15 +109,18 @@ class OfferDesk:
         """Start the task for a waiting session, leave it with the session that has the run cached, or queue a row."""
         entry = submission.entry
         state = entry.state
+        version = self._versions.for_workflow(state)
         if effect.sticky_session:
             session = self._matcher.take_sticky_session(effect.sticky_session)
-            if session is not None:
+            if session is not None and session.version != version:
+                forget_sticky(state)
+            elif session is not None:
                 if self._matcher.use_workflow_credit(session):
                     self._start_workflow_task(submission, session, effect.scheduled_event_id, effect.attempt, now)
                 else:
                     session.sticky_waiting.append((entry.run_key, effect.scheduled_event_id, effect.attempt))
                 return
-        session = self._matcher.take_workflow_session(state.namespace, state.task_queue, state.workflow_type)
+        session = self._matcher.take_workflow_session(state.namespace, state.task_queue, state.workflow_type, version)
         if session is not None:
             self._start_workflow_task(submission, session, effect.scheduled_event_id, effect.attempt, now)
         else:
@@ -131,7 +138,12 @@ class OfferDesk:
         entry = submission.entry
         state = entry.state
         pending = state.activities[effect.scheduled_event_id]
-        session = self._matcher.take_activity_session(state.namespace, effect.task_queue, pending.activity_type)
+        session = self._matcher.take_activity_session(
+            state.namespace,
+            effect.task_queue,
+            pending.activity_type,
+            self._versions.for_activity(state, effect.task_queue),
+        )
         if session is not None:
             self._start_activity(submission, session, effect.scheduled_event_id, effect.attempt, now)
         else:

@@ -30,6 +30,7 @@ from clew.core.decisions import (
     decide_signal,
     decide_terminate,
 )
+from clew.core.state import ExecutionState
 from clew.core.transition import (
     ApplyParentClosePolicy,
     CancelExternal,
@@ -43,6 +44,7 @@ from clew.engine.locate import Locator
 from clew.engine.outbox_rows import decode_outbox
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
+from clew.engine.versions import Versions
 from clew.model.events import (
     Event,
     ExecutionRef,
@@ -57,7 +59,7 @@ from clew.model.inputs import (
     StartWorkflowRequest,
     TerminateWorkflowRequest,
 )
-from clew.model.policies import ParentClosePolicy
+from clew.model.policies import DeploymentVersion, ParentClosePolicy, VersioningBehavior
 from clew.model.rejection import RejectionCode
 from clew.ports.store import OutboxRow, Store, StoreError
 from clew.service.errors import CODE_TABLE, RPCError
@@ -81,13 +83,21 @@ class Outbox:
     """See the module docstring. All methods belong to the engine's loop."""
 
     def __init__(
-        self, *, store: Store, cache: RunCache, funnel: Funnel, locator: Locator, starter: Callable[[], Starter]
+        self,
+        *,
+        store: Store,
+        cache: RunCache,
+        funnel: Funnel,
+        locator: Locator,
+        starter: Callable[[], Starter],
+        versions: Versions,
     ) -> None:
         self._store = store
         self._cache = cache
         self._funnel = funnel
         self._locator = locator
         self._starter = starter
+        self._versions = versions
         self._read_until = 0
         self._is_reading = False
         self._is_wanted = False
@@ -192,6 +202,7 @@ class Outbox:
             search_attributes=event.search_attributes,
             header=event.header,
             priority=event.priority,
+            versioning_override=state.versioning_override,
             user_metadata=event.user_metadata,
         )
         extras = StartExtras(
@@ -199,6 +210,7 @@ class Outbox:
             parent_initiated_event_id=initiated_event_id,
             root=state.root or state.ref,
             hold_first_task=True,
+            inherited_pinned_version=self._handed_on(state, request),
         )
         try:
             started: Started = await self._starter().start(request, extras)
@@ -216,6 +228,16 @@ class Outbox:
             await self._record(row, child, decide_release_first_task)
         else:
             await self._remove(row)
+
+    def _handed_on(self, parent: ExecutionState, child: StartWorkflowRequest) -> DeploymentVersion | None:
+        """The version that a pinned parent hands on: its own, if that serves the task queue of the child."""
+        version = parent.deployment_version
+        if parent.versioning_behavior is not VersioningBehavior.PINNED or version is None:
+            return None
+        is_served = child.task_queue == parent.task_queue or self._versions.serves(
+            child.namespace, version, child.task_queue
+        )
+        return version if is_served and child.namespace == parent.namespace else None
 
     async def _close_child(self, row: OutboxRow, parent: RunEntry, effect: ApplyParentClosePolicy) -> None:
         child, policy = effect.child, ParentClosePolicy(effect.policy)

@@ -18,8 +18,9 @@ import msgspec
 
 from clew.core.state import ExecutionState
 from clew.engine.history import read_events
-from clew.engine.matching import Matcher, Session
+from clew.engine.matching import Matcher, Session, Want
 from clew.engine.runs import BufferedQuery, RunEntry
+from clew.engine.versions import Versions
 from clew.model.events import Event
 from clew.model.limits import Limits
 from clew.model.policies import QueryRejectCondition, WorkflowExecutionStatus
@@ -56,11 +57,12 @@ class _Asked:
 class QueryDesk:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, clock: Clock, entropy: Entropy, matcher: Matcher) -> None:
+    def __init__(self, store: Store, clock: Clock, entropy: Entropy, matcher: Matcher, versions: Versions) -> None:
         self._store = store
         self._clock = clock
         self._entropy = entropy
         self._matcher = matcher
+        self._versions = versions
         self._asked: dict[str, _Asked] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -171,16 +173,16 @@ class QueryDesk:
     async def _wait_polled(self, entry: RunEntry, future: asyncio.Future[QueryResult]) -> None:
         state = entry.state
         deadline = self._loop.time() + NO_WORKER_SECONDS
-        while not self._matcher.is_polled(state.namespace, state.task_queue, TaskKind.WORKFLOW):
+        while not self._matcher.is_polled(
+            state.namespace, state.task_queue, TaskKind.WORKFLOW, self._versions.for_workflow(state)
+        ):
             left = deadline - self._loop.time()
             if left <= 0:
                 raise RPCError(
                     Rejection(
                         code=RejectionCode.NO_WORKER,
                         message=f"query of workflow {state.workflow_id!r}: "
-                        + self._matcher.why_unmatched(
-                            state.namespace, state.task_queue, TaskKind.WORKFLOW, state.workflow_type
-                        )
+                        + self._why_unmatched(state)
                         + "; start a worker that has this workflow registered, then ask again",
                     )
                 )
@@ -223,17 +225,26 @@ class QueryDesk:
         state = entry.state
         deadline = self._loop.time() + ANSWER_SECONDS
         while True:
+            version = self._versions.for_workflow(state)
             sticky = self._matcher.take_sticky_session(state.sticky_session) if state.sticky_session else None
+            if sticky is not None and sticky.version != version:
+                sticky = None
             if sticky is not None and self._matcher.use_workflow_credit(sticky):
                 return sticky, True
             if sticky is None:
-                session = self._matcher.take_workflow_session(state.namespace, state.task_queue, state.workflow_type)
+                session = self._matcher.take_workflow_session(
+                    state.namespace, state.task_queue, state.workflow_type, version
+                )
                 if session is not None:
                     return session, False
             left = deadline - self._loop.time()
             if left <= 0:
                 raise self._overdue(state)
             await self._matcher.wait_credit(left)
+
+    def _why_unmatched(self, state: ExecutionState) -> str:
+        want = Want(TaskKind.WORKFLOW, state.workflow_type, self._versions.for_workflow(state))
+        return self._matcher.why_unmatched(state.namespace, state.task_queue, want)
 
     def _check_ready(self, state: ExecutionState, limits: Limits) -> None:
         problem = state.last_workflow_task_failure
@@ -257,7 +268,7 @@ class QueryDesk:
             )
 
     def _overdue(self, state: ExecutionState) -> RPCError:
-        why = self._matcher.why_unmatched(state.namespace, state.task_queue, TaskKind.WORKFLOW, state.workflow_type)
+        why = self._why_unmatched(state)
         return RPCError(
             Rejection(
                 code=RejectionCode.DEADLINE_EXCEEDED,

@@ -27,6 +27,7 @@ from clew.engine.pipeline import CommitPipeline, Outcome, Submission
 from clew.engine.runs import RunCache, RunEntry
 from clew.model.events import ExecutionRef
 from clew.model.inputs import SignalWorkflowRequest, StartWorkflowRequest, TerminateWorkflowRequest
+from clew.model.policies import DeploymentVersion
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
@@ -41,7 +42,15 @@ RACES_MAX: Final = 20
 class StartExtras:
     """What the engine itself adds to a start: the parent of a child, a signal or an update that comes with it."""
 
-    __slots__ = ("follow", "hold_first_task", "parent", "parent_initiated_event_id", "root", "signal")
+    __slots__ = (
+        "follow",
+        "hold_first_task",
+        "inherited_pinned_version",
+        "parent",
+        "parent_initiated_event_id",
+        "root",
+        "signal",
+    )
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class StartExtras:
         root: ExecutionRef | None = None,
         hold_first_task: bool = False,
         signal: SignalWorkflowRequest | None = None,
+        inherited_pinned_version: DeploymentVersion | None = None,
         follow: Callable[[RunEntry], Transition | Rejection] | None = None,
     ) -> None:
         self.parent = parent
@@ -58,6 +68,7 @@ class StartExtras:
         self.root = root
         self.hold_first_task = hold_first_task
         self.signal = signal
+        self.inherited_pinned_version = inherited_pinned_version
         self.follow = follow
 
 
@@ -163,6 +174,7 @@ class Starter:
             root=extras.root,
             hold_first_task=extras.hold_first_task,
             signal=extras.signal,
+            inherited_pinned_version=extras.inherited_pinned_version,
             limits=namespace.limits,
         )
         if isinstance(decided, Rejection):

@@ -80,6 +80,9 @@ from clew.model.inputs import (
 from clew.model.inputs import (
     UpdateRejection as UpdateRejection,
 )
+from clew.model.inputs import (
+    UpdateWorkflowOptionsRequest as UpdateWorkflowOptionsRequest,
+)
 from clew.model.payload import Payloads
 from clew.model.policies import (
     DeploymentVersion,
@@ -87,6 +90,7 @@ from clew.model.policies import (
     QueryRejectCondition,
     RetryPolicy,
     VersioningBehavior,
+    VersioningOverride,
     WorkflowExecutionStatus,
 )
 
@@ -257,6 +261,27 @@ class WorkflowExecutionInfo(Message, frozen=True, kw_only=True):
     search_attributes: SearchAttributes | None = None
 
 
+class VersioningInfo(Message, frozen=True, kw_only=True):
+    """Which versions of the worker a run goes by.
+
+    Args:
+        behavior: What its code said with the last completed workflow task.
+        version: The version that completed it.
+        override: The exception made for this run.
+    """
+
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    version: DeploymentVersion | None = None
+    override: VersioningOverride | None = None
+
+
+class UpdateWorkflowOptionsResponse(Message, frozen=True, kw_only=True):
+    """`versioning_override` is the one that holds now, or once the workflow task that a worker has ends."""
+
+    run_id: str
+    versioning_override: VersioningOverride | None = None
+
+
 class WorkflowDescription(Message, frozen=True, kw_only=True):
     """Everything about one run, and why it waits (law 12)."""
 
@@ -274,6 +299,8 @@ class WorkflowDescription(Message, frozen=True, kw_only=True):
     pending_updates: tuple[str, ...] = ()
     buffered_events: tuple[str, ...] = ()
     user_metadata: UserMetadata | None = None
+    versioning: VersioningInfo | None = None
+    """Of a run that goes by worker versions."""
     waiting_for: tuple[str, ...] = ()
     """In words, one line a thing: what this run waits for and since when. Empty when closed."""
 
@@ -345,6 +372,8 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     is_sticky: bool = True
     sticky_schedule_to_start_timeout: timedelta = timedelta(seconds=10)
     deployment_version: DeploymentVersion | None = None
+    uses_versioning: bool = False
+    """Whether tasks are routed to this worker by `deployment_version`; else that is only recorded."""
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     activities_per_second_max: float | None = None
     sdk_name: str = "clew"
