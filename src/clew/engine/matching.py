@@ -30,9 +30,10 @@ logger = logging.getLogger("clew.engine")
 CLAIM_LEASE: Final = timedelta(seconds=60)
 """A claimed row that was not started is claimable again after this long."""
 
-STICKY_OVERDRAFT: Final = 200
-"""Tasks of cached runs that a session gets ahead of its credits: nobody else should do them, a turn takes microseconds,
-and a task that waits in the engine instead costs a commit of its own when its turn comes."""
+OVERDRAFT: Final = 200
+"""Workflow tasks that a session gets ahead of its credits when nobody else would do them: those of runs it has cached,
+and every one while it is alone on its queue. A turn takes microseconds, and a task that waits in the engine instead
+costs a commit of its own when its turn comes."""
 
 CLAIM_ROWS_MAX: Final = 200
 CLAIM_RETRY_SECONDS: Final = 1.0
@@ -44,6 +45,7 @@ class Session:
     __slots__ = (
         "_matcher",
         "activity_credits",
+        "has_granted",
         "hello",
         "is_attached",
         "queue",
@@ -60,6 +62,7 @@ class Session:
         self.hello = hello
         self.sink = sink
         self.workflow_credits = 0
+        self.has_granted = False
         self.activity_credits = 0
         self.sticky_waiting: deque[tuple[int, int, int]] = deque()
         self.is_attached = True
@@ -197,7 +200,8 @@ class Matcher:
         queue = session.queue
         if workflow_tasks and session.hello.takes_workflow_tasks:
             session.workflow_credits += workflow_tasks
-            while session.sticky_waiting and session.workflow_credits > -STICKY_OVERDRAFT:
+            session.has_granted = True
+            while session.sticky_waiting and session.workflow_credits > -OVERDRAFT:
                 session.workflow_credits -= 1
                 self._start_sticky(session, *session.sticky_waiting.popleft())
             if session.workflow_credits > 0:
@@ -276,6 +280,10 @@ class Matcher:
                 if session.workflow_credits:
                     ready[session] = None
                 return session
+        if len(queue.sessions) == 1:
+            (alone,) = queue.sessions.values()
+            if alone.has_granted and alone.takes_workflow(workflow_type, version) and self.use_workflow_credit(alone):
+                return alone
         return None
 
     def take_sticky_session(self, session_id: str) -> Session | None:
@@ -287,7 +295,7 @@ class Matcher:
 
     def use_workflow_credit(self, session: Session) -> bool:
         """Use up one workflow credit of this very session, or one it will have soon; False when there is none."""
-        if session.workflow_credits <= -STICKY_OVERDRAFT:
+        if session.workflow_credits <= -OVERDRAFT:
             return False
         session.workflow_credits -= 1
         if session.workflow_credits == 0:
