@@ -58,6 +58,12 @@ def problems_of(state: ExecutionState) -> tuple[str, ...]:
 
 def labels_of(state: ExecutionState) -> tuple[Label, ...]:
     """The search attributes that the engine itself sets on this run; most have none."""
+    if (
+        state.last_workflow_task_failure is None
+        and state.versioning_behavior is VersioningBehavior.UNSPECIFIED
+        and state.versioning_override is None
+    ):
+        return ()
     problems = problems_of(state)
     labels: tuple[Label, ...] = ((REPORTED_PROBLEMS, problems),) if problems else ()
     behavior = behavior_of(state)
