@@ -17,6 +17,7 @@ import click
 from clew.cli._errors import Problem, ReaderGone, problem_of
 from clew.cli._groups import NounGroup
 from clew.cli._output import print_json
+from clew.cli.debug import debug, stack
 from clew.cli.deploy import deploy
 from clew.cli.lint import lint
 from clew.cli.replay import replay
@@ -41,6 +42,8 @@ def app() -> None:
     """Durable workflows: look at them, start them, talk to them."""
 
 
+workflow.add_command(debug)
+workflow.add_command(stack)
 app.add_command(workflow)
 app.add_command(deploy)
 app.add_command(lint)

@@ -220,6 +220,10 @@ class WorkflowMachine:
         for part in (self._handlers, runtime.out, runtime.local, self._ledger, runtime):
             vars(part).clear()
 
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Give the tasks of the run that have not ended, in the order of their creation."""
+        return list(self._loop.tasks)
+
     def stack(self) -> str:
         """Give the stacks of all waiting coroutines, with source lines."""
         return stacks.stack_text(self._loop.tasks)

@@ -8,6 +8,8 @@ from clew.worker._activity_interceptor import (
     ExecuteActivityInput,
 )
 from clew.worker._interceptor import Interceptor, WorkflowInterceptorClassInput
+from clew.worker._plugin import Plugin, ReplayerConfig, WorkerConfig
+from clew.worker._rebuilding import RebuiltRun, TaskStack
 from clew.worker._replayer import Replayer, WorkflowReplayResult, WorkflowReplayResults
 from clew.worker._settings import WorkerDeploymentConfig
 from clew.worker._worker import Worker
@@ -36,13 +38,18 @@ __all__ = [
     "HandleSignalInput",
     "HandleUpdateInput",
     "Interceptor",
+    "Plugin",
+    "RebuiltRun",
     "Replayer",
+    "ReplayerConfig",
     "SignalChildWorkflowInput",
     "SignalExternalWorkflowInput",
     "StartActivityInput",
     "StartChildWorkflowInput",
     "StartLocalActivityInput",
+    "TaskStack",
     "Worker",
+    "WorkerConfig",
     "WorkerDeploymentConfig",
     "WorkflowInboundInterceptor",
     "WorkflowInterceptorClassInput",

@@ -11,6 +11,7 @@ time; results still come in the order of the histories.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from clew.worker import _settings as settings
 from clew.worker._codecs import rewrite
 from clew.worker._interceptor import Interceptor
 from clew.worker._machines import UnknownWorkflowError, interceptor_classes
+from clew.worker._plugin import Plugin, ReplayerConfig
+from clew.worker._rebuilding import RebuiltRun, rebuild
 from clew.worker._replay_pool import replay_in_processes
 
 
@@ -65,6 +68,7 @@ class Replayer:
         workflow_failure_exception_types: Those of the worker.
         processes: Replay many histories in so many processes; 0 replays them in this one. Classes, converter and
             interceptors must be picklable then, which those at the top level of a module are.
+        plugins: Bundles of settings, applied in order to what is given here.
         workflow_task_executor: Accepted for compatibility and without effect, like the remaining arguments.
 
     Raises:
@@ -88,9 +92,22 @@ class Replayer:
         workflow_runner: Any = None,
         unsandboxed_workflow_runner: Any = None,
         disable_safe_workflow_eviction: bool = False,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
         del build_id, identity, debug_mode, workflow_task_executor, workflow_runner, unsandboxed_workflow_runner
         del disable_safe_workflow_eviction
+        config: ReplayerConfig = {
+            "workflows": workflows,
+            "namespace": namespace,
+            "data_converter": data_converter,
+            "interceptors": interceptors,
+            "workflow_failure_exception_types": workflow_failure_exception_types,
+        }
+        for plugin in plugins:
+            config = plugin.configure_replayer(config)
+        workflows, namespace, data_converter = config["workflows"], config["namespace"], config["data_converter"]
+        interceptors = config["interceptors"]
+        workflow_failure_exception_types = config["workflow_failure_exception_types"]
         if not workflows:
             raise ValueError("The replayer has no workflows. Pass the classes whose histories it is to replay.")
         settings.check_counts({"processes": processes}, at_least=0)
@@ -169,6 +186,20 @@ class Replayer:
                 failures[result.history.run_id] = result.replay_failure
         return WorkflowReplayResults(failures)
 
+    async def rebuild(self, history: WorkflowHistory, *, event_id: int | None = None) -> RebuiltRun:
+        """Replay a history up to one event, and give the run as its code stands there, for a debugger.
+
+        Args:
+            history: Of an open or a closed run.
+            event_id: The last event to take into account; the last there is, if None.
+
+        Raises:
+            UnknownWorkflowError: There is no workflow of the history's type.
+        """
+        options = dataclasses.replace(self._options, is_guarded=False)
+        decoded = await self._decode(history)
+        return rebuild(decoded, lambda one: self._make_machine(one, options), event_id)
+
     @asynccontextmanager
     async def workflow_replay_iterator(
         self, histories: AsyncIterator[WorkflowHistory], *, is_whole: bool = False
@@ -202,7 +233,7 @@ class Replayer:
         finally:
             machine.evict()
 
-    def _make_machine(self, history: WorkflowHistory) -> WorkflowMachine:
+    def _make_machine(self, history: WorkflowHistory, options: MachineOptions | None = None) -> WorkflowMachine:
         started = history.started
         definition = self._definitions.get(started.workflow_type) or self._definitions.get(None)
         if definition is None:
@@ -221,7 +252,7 @@ class Replayer:
             payload_converter=self._data_converter.payload_converter,
             failure_converter=self._data_converter.failure_converter,
             limits=LIMITS_DEFAULT,
-            options=self._options,
+            options=options or self._options,
         )
 
     async def _decode(self, history: WorkflowHistory) -> WorkflowHistory:
