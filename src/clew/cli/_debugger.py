@@ -193,7 +193,7 @@ def local_texts(frame: FrameType) -> dict[str, str]:
 def _text_of(value: Any) -> str:
     kind: type[Any] = cast(Any, type(value))
     held: dict[str, Any] = getattr(value, "__dict__", None) or {}
-    if held and kind.__repr__ == object.__repr__:
+    if held and not any("__repr__" in vars(base) for base in kind.__mro__[:-1]):
         # Most workflows have no text of their own; what they hold is what people look for.
         inner = ", ".join(f"{name}={_safe_repr(one)}" for name, one in list(held.items())[:20])
         return f"<{kind.__qualname__} {inner}>"
