@@ -45,6 +45,7 @@ from clew.client._interceptor import (
     StartWorkflowUpdateWithStartInput,
     TerminateWorkflowInput,
 )
+from clew.client._plugin import ClientConfig, ConnectConfig, Plugin
 from clew.client._start import StartOptions, WithStartOptions
 from clew.client._update_handle import WorkflowUpdateHandle
 from clew.client._update_with_start import WithStartWorkflowOperation
@@ -73,8 +74,10 @@ __all__ = [
     "BlockingWorkflowUpdateHandle",
     "CancelWorkflowInput",
     "Client",
+    "ClientConfig",
     "CompactLine",
     "CompleteAsyncActivityInput",
+    "ConnectConfig",
     "CountWorkflowsInput",
     "DescribeWorkflowInput",
     "FailAsyncActivityInput",
@@ -83,6 +86,7 @@ __all__ = [
     "Interceptor",
     "ListWorkflowsInput",
     "OutboundInterceptor",
+    "Plugin",
     "QueryRejectCondition",
     "QueryWorkflowInput",
     "RPCError",

@@ -24,6 +24,7 @@ from clew.client._client import Client, StartOptions
 from clew.client._description import WorkflowExecution, WorkflowExecutionCount
 from clew.client._interceptor import Interceptor
 from clew.client._names import UNSET
+from clew.client._plugin import Plugin
 from clew.common import QueryRejectCondition
 from clew.converter import DataConverter
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
@@ -48,6 +49,7 @@ class BlockingClient(BlockingUpdateWithStartCalls):
         interceptors: Sequence[Interceptor] = (),
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
+        plugins: Sequence[Plugin] = (),
         lazy: bool = False,
     ) -> BlockingClient:
         """Open an engine and give a client of it.
@@ -59,6 +61,7 @@ class BlockingClient(BlockingUpdateWithStartCalls):
             interceptors: User code around every call. They and the codec run in the client's own thread.
             identity: Who this is, in histories.
             default_workflow_query_reject_condition: For queries that do not say their own.
+            plugins: Bundles of settings.
             lazy: Connect at the first call, in whichever process makes it: for servers that load the program and then
                 fork.
 
@@ -76,6 +79,7 @@ class BlockingClient(BlockingUpdateWithStartCalls):
                 interceptors=interceptors,
                 identity=identity,
                 default_workflow_query_reject_condition=default_workflow_query_reject_condition,
+                plugins=plugins,
             )
 
         calls = BlockingCalls(connect)

@@ -27,6 +27,7 @@ from clew.client._interceptor import (
 )
 from clew.client._names import UNSET, workflow_target
 from clew.client._outbound import ServiceOutbound
+from clew.client._plugin import ClientConfig, ConnectConfig, Plugin
 from clew.client._start import StartOptions, start_input
 from clew.client._target import parse_target
 from clew.client._update_with_start import UpdateWithStartCalls
@@ -55,6 +56,7 @@ class Client(UpdateWithStartCalls):
         interceptors: Sequence[Interceptor] = (),
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
+        plugins: Sequence[Plugin] = (),
     ) -> Client:
         """Open an engine and give a client of it.
 
@@ -67,15 +69,15 @@ class Client(UpdateWithStartCalls):
                 worker too are used by workers made with this client.
             identity: Who this is, in histories; process id and host name when not given.
             default_workflow_query_reject_condition: For queries that do not say their own.
+            plugins: Bundles of settings, applied in order to what is given here. Those that are plugins of a worker
+                too are used by workers made with this client.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
             RPCError: The store cannot be opened (another process owns it, it is no Clew store, no room or permission),
                 or there is no such namespace.
         """
-        from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
-
-        connection = await connect_embedded(parse_target(target).path)
+        connection = await _connect_through(plugins, ConnectConfig(target))
         client = Client(
             connection,
             namespace=namespace,
@@ -83,6 +85,7 @@ class Client(UpdateWithStartCalls):
             interceptors=interceptors,
             identity=identity,
             default_workflow_query_reject_condition=default_workflow_query_reject_condition,
+            plugins=plugins,
         )
         try:
             await client._check_namespace()
@@ -100,13 +103,24 @@ class Client(UpdateWithStartCalls):
         interceptors: Sequence[Interceptor] = (),
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
+        config: ClientConfig = {
+            "namespace": namespace,
+            "data_converter": data_converter if data_converter is not None else DataConverter.default,
+            "interceptors": interceptors,
+            "identity": identity,
+            "default_workflow_query_reject_condition": default_workflow_query_reject_condition,
+        }
+        for plugin in plugins:
+            config = plugin.configure_client(config)
         self.connection = connection
-        self.namespace = namespace
-        self.data_converter = data_converter if data_converter is not None else DataConverter.default
-        self.identity = identity or f"{os.getpid()}@{socket.gethostname()}"
-        self.interceptors: Sequence[Interceptor] = tuple(interceptors)
-        self.default_workflow_query_reject_condition = default_workflow_query_reject_condition
+        self.namespace = config["namespace"]
+        self.data_converter = config["data_converter"]
+        self.identity = config["identity"] or f"{os.getpid()}@{socket.gethostname()}"
+        self.interceptors: Sequence[Interceptor] = tuple(config["interceptors"])
+        self.plugins: Sequence[Plugin] = tuple(plugins)
+        self.default_workflow_query_reject_condition = config["default_workflow_query_reject_condition"]
         self._values = Values(self.data_converter, connection.limits)
         outbound: OutboundInterceptor = ServiceOutbound(self)
         for interceptor in reversed(self.interceptors):
@@ -381,6 +395,24 @@ class Client(UpdateWithStartCalls):
         else:
             raise ValueError("An activity is named by task_token, or by workflow_id, run_id and activity_id.")
         return AsyncActivityHandle(self, target)
+
+
+async def _connect(config: ConnectConfig) -> Connection:
+    from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
+
+    return await connect_embedded(parse_target(config.target).path)
+
+
+def _connect_through(plugins: Sequence[Plugin], config: ConnectConfig) -> Awaitable[Connection]:
+    def around(
+        plugin: Plugin, next: Callable[[ConnectConfig], Awaitable[Connection]]
+    ) -> Callable[[ConnectConfig], Awaitable[Connection]]:
+        return lambda config: plugin.connect_service_client(config, next)
+
+    connect: Callable[[ConnectConfig], Awaitable[Connection]] = _connect
+    for plugin in reversed(plugins):
+        connect = around(plugin, connect)
+    return connect(config)
 
 
 __all__ = ["AsyncActivityIDReference", "Client", "StartOptions"]

@@ -25,12 +25,16 @@ from clew.adapters import new_request_id
 from clew.worker import _settings as settings
 from clew.worker._interceptor import Interceptor
 from clew.worker._parts import Parts, PartsOptions
+from clew.worker._plugin import Plugin, WorkerConfig, merge_plugins, run_through
 from clew.worker._settings import WorkerDeploymentConfig
 
 T = TypeVar("T")
 
 GRACEFUL_SHUTDOWN_TIMEOUT_DEFAULT: Final = timedelta(seconds=10)
 """Enough for the activities of most deploys, and well below the 30 s after which orchestrators kill a process."""
+
+SLOTS_DEFAULT: Final = 100
+"""Of each kind, as published (semantics of worker tuning)."""
 
 WATCH_SECONDS: Final = 1.0
 SERVICE_SILENT_SECONDS_MAX: Final = 30.0
@@ -123,36 +127,59 @@ class Worker:
         on_fatal_error: Callable[[BaseException], Awaitable[None]] | None = None,
         deployment_config: WorkerDeploymentConfig | None = None,
         disable_safe_workflow_eviction: bool = False,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
         del workflow_task_executor, workflow_runner, unsandboxed_workflow_runner, shared_state_manager
         del max_concurrent_workflow_task_polls, max_concurrent_activity_task_polls, nonsticky_to_sticky_poll_ratio
         del disable_eager_activity_execution, disable_safe_workflow_eviction
-        if not task_queue:
+        self._plugins = merge_plugins(client, plugins)
+        config: WorkerConfig = {
+            "client": client,
+            "task_queue": task_queue,
+            "activities": activities,
+            "workflows": workflows,
+            "activity_executor": activity_executor,
+            "interceptors": interceptors,
+            "build_id": build_id,
+            "identity": identity,
+            "max_cached_workflows": max_cached_workflows,
+            "max_concurrent_workflow_tasks": max_concurrent_workflow_tasks,
+            "max_concurrent_activities": max_concurrent_activities,
+            "max_concurrent_local_activities": max_concurrent_local_activities,
+            "max_activities_per_second": max_activities_per_second,
+            "graceful_shutdown_timeout": graceful_shutdown_timeout,
+            "workflow_failure_exception_types": workflow_failure_exception_types,
+            "debug_mode": debug_mode,
+            "deployment_config": deployment_config,
+        }
+        for plugin in self._plugins:
+            config = plugin.configure_worker(config)
+        if not config["task_queue"]:
             raise ValueError("task_queue is empty; name the queue that the workflows and activities are started on.")
-        self._client = client
-        self._task_queue = task_queue
+        self._client = client = config["client"]
+        self._task_queue = config["task_queue"]
         self._on_fatal_error = on_fatal_error
         self._options = PartsOptions(
-            task_queue=task_queue,
-            identity=identity or client.identity,
+            task_queue=self._task_queue,
+            identity=config["identity"] or client.identity,
             instance_id=new_request_id(),
-            activities=settings.read_activities(activities),
+            activities=settings.read_activities(config["activities"]),
             takes_remote_activities=not no_remote_activities,
-            workflows=settings.read_workflows(workflows),
-            activity_executor=activity_executor,
-            interceptors=_merge_interceptors(client, interceptors),
-            cached_workflows_max=max_cached_workflows,
-            workflow_tasks_max=100 if max_concurrent_workflow_tasks is None else max_concurrent_workflow_tasks,
-            activities_max=100 if max_concurrent_activities is None else max_concurrent_activities,
-            local_activities_max=100 if max_concurrent_local_activities is None else max_concurrent_local_activities,
-            activities_per_second_max=max_activities_per_second,
+            workflows=settings.read_workflows(config["workflows"]),
+            activity_executor=config["activity_executor"],
+            interceptors=_merge_interceptors(client, config["interceptors"]),
+            cached_workflows_max=config["max_cached_workflows"],
+            workflow_tasks_max=_or_default(config["max_concurrent_workflow_tasks"]),
+            activities_max=_or_default(config["max_concurrent_activities"]),
+            local_activities_max=_or_default(config["max_concurrent_local_activities"]),
+            activities_per_second_max=config["max_activities_per_second"],
             sticky_schedule_to_start_timeout=sticky_queue_schedule_to_start_timeout,
             heartbeat_interval_max=max_heartbeat_throttle_interval,
             heartbeat_interval_default=default_heartbeat_throttle_interval,
-            graceful_shutdown_timeout=graceful_shutdown_timeout,
-            blocked_thread_timeout=None if debug_mode else blocked_thread_timeout,
-            failure_exception_types=tuple(workflow_failure_exception_types),
-            deployment=deployment_config or WorkerDeploymentConfig.of_build_id(build_id),
+            graceful_shutdown_timeout=config["graceful_shutdown_timeout"],
+            blocked_thread_timeout=None if config["debug_mode"] else blocked_thread_timeout,
+            failure_exception_types=tuple(config["workflow_failure_exception_types"]),
+            deployment=config["deployment_config"] or WorkerDeploymentConfig.of_build_id(config["build_id"]),
         )
         self._options.check()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -197,6 +224,9 @@ class Worker:
             RPCError: The engine refuses this worker.
             Exception: A bug in a part of the worker; it cannot go on.
         """
+        await run_through(self._plugins, Worker._run)(self)
+
+    async def _run(self) -> None:
         if self._loop is not None:
             raise RuntimeError("This worker runs already, or has run. Make a new Worker to run again.")
         self._loop = asyncio.get_running_loop()
@@ -371,3 +401,7 @@ def _closed(task_queue: str) -> str:
 def _merge_interceptors(client: settings.ClientLike, own: Sequence[Interceptor]) -> list[Interceptor]:
     from_client = [found for found in client.interceptors if isinstance(found, Interceptor)]
     return [*from_client, *(one for one in own if one not in from_client)]
+
+
+def _or_default(count: int | None) -> int:
+    return SLOTS_DEFAULT if count is None else count

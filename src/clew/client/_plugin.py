@@ -1,0 +1,60 @@
+"""Plugins of a client: what a bundle of settings may change before the client is made.
+
+Owns: `Plugin` and the configurations it sees, with the names of the published API. Never: a plugin (``clew.plugin`` has
+a simple one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from clew.client._interceptor import Interceptor
+from clew.common import QueryRejectCondition
+from clew.converter import DataConverter
+from clew.service.connection import Connection
+
+
+class ClientConfig(TypedDict):
+    """What a client is made with, beside its connection; `Client.connect` explains each."""
+
+    namespace: str
+    data_converter: DataConverter
+    interceptors: Sequence[Interceptor]
+    identity: str | None
+    default_workflow_query_reject_condition: QueryRejectCondition | None
+
+
+@dataclass
+class ConnectConfig:
+    """What a connection is made with."""
+
+    target: str
+
+
+class Plugin:
+    """Base of what is passed as ``plugins`` to `Client.connect`; override what you need.
+
+    Plugins that are also plugins of a worker are used by workers made with the client. The first of a list configures
+    first and is outermost around the connection.
+    """
+
+    def name(self) -> str:
+        """Give the name by which people know it."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        """Change what the client is made with."""
+        return config
+
+    async def connect_service_client(
+        self, config: ConnectConfig, next: Callable[[ConnectConfig], Awaitable[Connection]]
+    ) -> Connection:
+        """Connect.
+
+        Args:
+            config: Where to.
+            next: The rest of the chain; call it to go on.
+        """
+        return await next(config)
