@@ -5,8 +5,6 @@ Owns: the way from a claimed row (or a sticky wait) to an offer. Never: claims r
 
 from __future__ import annotations
 
-import logging
-
 from clew.core.transition import Transition, WorkflowTaskReady
 from clew.engine.funnel import Funnel, OpSubmission
 from clew.engine.matching import Matcher, Session, Want
@@ -16,8 +14,6 @@ from clew.engine.versions import Versions
 from clew.model.rejection import Rejection
 from clew.ports.clock import Clock
 from clew.ports.store import Store, TaskKind, TaskRow
-
-logger = logging.getLogger("clew.engine")
 
 
 class Claims:
@@ -63,10 +59,6 @@ class Claims:
         )
         session = take(row.namespace, row.task_queue, want.type_name, want.version)
         if session is None:
-            if not self._matcher.knows_type(row.namespace, row.task_queue, want):
-                logger.warning(
-                    "matching.no_worker queue=%s type=%s version=%s", row.task_queue, want.type_name, want.version
-                )
             self._matcher.set_aside(row, want)
             return False
         submission = OpSubmission(entry, Transition(), self._funnel.settle, None)

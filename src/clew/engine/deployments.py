@@ -186,6 +186,7 @@ class Deployments:
             await self._version(namespace, DeploymentVersion(name, build_id), version, record)
             for build_id, version in record.versions.items()
         ]
+        versions.reverse()
         versions.sort(key=lambda version: version.created_at, reverse=True)
         return d.DeploymentDescription(info=self._info(namespace, name), versions=tuple(versions))
 

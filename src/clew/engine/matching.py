@@ -361,7 +361,17 @@ class Matcher:
 
     def set_aside(self, row: TaskRow, want: Want) -> None:
         """No session can have this claimed row at the moment: it is started as soon as one can."""
-        self._queue(row.namespace, row.task_queue).set_aside.setdefault(want, {})[row.task_id] = row
+        set_aside = self._queue(row.namespace, row.task_queue).set_aside
+        if want not in set_aside:
+            set_aside[want] = {}
+            if not self.knows_type(row.namespace, row.task_queue, want):
+                logger.warning(
+                    "matching.no_worker queue=%s type=%s version=%s",
+                    row.task_queue,
+                    want.type_name,
+                    _name(want.version),
+                )
+        set_aside[want][row.task_id] = row
 
     def forget_set_aside(self, row: TaskRow) -> None:
         """Nobody wants this row any more."""

@@ -100,8 +100,9 @@ class Shop:
 
     async def open(self) -> None:
         """Open the store and start an engine on it."""
-        store = await open_store(self.path)
-        self.engine = Engine(store, clock=self.clock.attach(asyncio.get_running_loop()), entropy=SystemEntropy())
+        clock = self.clock.attach(asyncio.get_running_loop())
+        store = await open_store(self.path, clock=clock)
+        self.engine = Engine(store, clock=clock, entropy=SystemEntropy())
         await self.engine.start()
 
     async def close(self) -> None:
