@@ -29,11 +29,13 @@ from clew.core.decisions import (
     decide_fail_activity,
     decide_fail_workflow_task,
     decide_heartbeat_activity,
+    decide_record_markers,
     decide_release_activity,
     decide_signal,
     decide_terminate,
     decide_update_options,
 )
+from clew.core.replies import RecordedMarkers
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.attention import Attention
@@ -111,7 +113,7 @@ class Engine:
         self._pipeline = CommitPipeline(
             store, self._ids, on_discard=self._discarded, on_finished=self._cache.drop_closed
         )
-        self._versions = Versions(store, clock, on_rerouted=lambda namespace: self._matcher.reroute(namespace))
+        self._versions = Versions(store, clock, on_rerouted=self._rerouted)
         self._matcher = Matcher(
             store,
             clock,
@@ -421,6 +423,14 @@ class Engine:
             on_committed=lambda entry, _: self._queries.refuse_waiting(entry, self._limits(entry.state.namespace)),
         )
 
+    def record_markers(self, request: i.RecordMarkersRequest) -> Awaitable[r.RecordMarkersResponse]:
+        """Record markers while their workflow task goes on."""
+        return self._by_token(
+            request.token,
+            lambda entry: lambda s, now: decide_record_markers(s, request, now, limits=self._limits(s.namespace)),
+            reply=_recorded_markers,
+        )
+
     async def answer_query(self, request: r.AnswerQueryRequest) -> None:
         """Take the answer to a direct query."""
         self._queries.answer(request)
@@ -500,16 +510,17 @@ class Engine:
         *,
         needs_started: bool = False,
         on_committed: Callable[[RunEntry, Transition], None] | None = None,
-    ) -> Reply[None]:
+        reply: Callable[[RunEntry, Transition], Any] | None = None,
+    ) -> Reply[Any]:
         """Change the run that a worker's token names."""
-        future: Reply[None] = Reply()
+        future: Reply[Any] = Reply()
         if self._refuses(future):
             return future
         entry = self._locator.by_token_at_hand(token)
         if entry is not None and not (needs_started and _lacks_started(entry)):
-            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed))
+            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed, reply))
         else:
-            self._funnel.spawn(self._by_token_later(token, bind, future, on_committed))
+            self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply))
         return future
 
     def _bound(
@@ -519,8 +530,9 @@ class Engine:
         token: i.TaskToken,
         future: Reply[Any],
         on_committed: Callable[[RunEntry, Transition], None] | None,
+        reply: Callable[[RunEntry, Transition], Any] | None,
     ) -> Operation:
-        operation = Operation(bind(entry), future, on_committed=on_committed)
+        operation = Operation(bind(entry), future, on_committed=on_committed, reply=reply)
 
         async def locate() -> RunEntry:
             again = await self._locate_with_started(token)
@@ -541,6 +553,7 @@ class Engine:
         bind: Callable[[RunEntry], Decision],
         future: Reply[Any],
         on_committed: Callable[[RunEntry, Transition], None] | None,
+        reply: Callable[[RunEntry, Transition], Any] | None,
     ) -> None:
         try:
             entry = await self._locate_with_started(token)
@@ -549,7 +562,7 @@ class Engine:
         except RPCError as error:
             _fail(future, error)
         else:
-            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed))
+            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed, reply))
 
     def _by_target(
         self,
@@ -642,6 +655,10 @@ class Engine:
             limits = self._limits(entry.state.namespace)
             self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits)))
 
+    def _rerouted(self, namespace: str) -> None:
+        """The routing of worker versions has changed."""
+        self._matcher.reroute(namespace)
+
     def _limits(self, namespace: str) -> Limits:
         return self.namespaces.get(namespace).limits
 
@@ -671,6 +688,15 @@ def with_use_existing(start: i.StartWorkflowRequest) -> i.StartWorkflowRequest:
     if start.id_conflict_policy is not WorkflowIDConflictPolicy.UNSPECIFIED:
         return start
     return msgspec.structs.replace(start, id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
+
+
+def _recorded_markers(entry: RunEntry, transition: Transition) -> r.RecordMarkersResponse:
+    recorded: RecordedMarkers = transition.reply
+    return r.RecordMarkersResponse(
+        last_event_id=recorded.last_event_id,
+        event_time=recorded.event_time,
+        is_end_wanted=recorded.is_end_wanted or bool(entry.queries),
+    )
 
 
 def _lacks_started(entry: RunEntry) -> bool:
