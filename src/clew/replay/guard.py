@@ -148,7 +148,9 @@ def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.Fr
             if top not in sys.stdlib_module_names:
                 caller = blamed = frame
             elif not _is_through(module):
-                called = f"{module}.{frame.f_code.co_qualname}".removesuffix(".__init__")
+                # A private module is where the interpreter of the day keeps it (3.13 has pathlib._local).
+                public = ".".join(part for part in module.split(".") if not part.startswith("_"))
+                called = f"{public or module}.{frame.f_code.co_qualname}".removesuffix(".__init__")
         elif blamed is not None and _is_remote(blamed) and top != "clew" and top not in sys.stdlib_module_names:
             blamed = frame
         if frame is root:
