@@ -204,6 +204,21 @@ class HistoryMachine(RuleBasedStateMachine):
         assert state.is_open is bool(left)
         assert isinstance(answer.reply, Rejection) is bool(left)
 
+    @precondition(lambda self: self._holds_task())
+    @rule(count=st.integers(1, 3), repeats=st.booleans())
+    def record_markers(self, count: int, repeats: bool) -> None:
+        task = self.state.workflow_task
+        request = i.RecordMarkersRequest(
+            token=self.driver.task_tokens[-1],
+            markers=(c.RecordMarker(marker_name="step"),) * count,
+            after_event_id=max(task.started_event_id, task.recorded_event_id),
+        )
+        for _ in range(2 if repeats else 1):
+            answer = self.decide(lambda: d.decide_record_markers(self.state, request, self.driver.now))
+            assert isinstance(answer, Transition)
+            assert answer.reply.last_event_id == self.driver.history[-1].event_id == request.after_event_id + count
+        assert self.state.is_task_started, "it goes on"
+
     @precondition(lambda self: len(self.driver.task_tokens) > 1)
     @rule(data=st.data())
     def answer_late(self, data: st.DataObject) -> None:

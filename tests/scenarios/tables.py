@@ -7,7 +7,7 @@ A file holds scenarios. Each begins with ``== its title``, then come steps:
     7 TimerFired timer_id=t1      an event it makes, with any attributes worth checking
     ! WorkflowTaskReady attempt=1 an effect it asks for
     = activity_not_found          the code by which it is refused, or which the caller gets
-    ? status=Running              facts of the state afterwards
+    ? status=Running              facts of the state afterwards, or of the answer (reply.…)
     # text                        a remark
 
 The events and effects of a step are given whole: one that is not listed fails the scenario.
@@ -116,7 +116,10 @@ def _check(driver: Driver, answer: Transition | Rejection, step: Step, where: st
         _check_attributes(effect, shlex.split(wanted)[1:], f"{where}\n  ! {wanted}")
     for _, line in step.expectations:
         if line[0] == "?":
-            _check_attributes(driver.state, shlex.split(line[1:]), f"{where}\n  {line}")
+            facts = shlex.split(line[1:])
+            of_answer = [fact for fact in facts if fact.startswith("reply.")]
+            _check_attributes(answer, of_answer, f"{where}\n  {line}")
+            _check_attributes(driver.state, [f for f in facts if f not in of_answer], f"{where}\n  {line}")
 
 
 def _check_attributes(subject: Any, attributes: list[str], where: str) -> None:
@@ -308,6 +311,21 @@ def _complete(driver: Driver, words: Words, options: Options, tail: str, flags: 
     )
 
 
+def _record(driver: Driver, words: Words, options: Options, tail: str, flags: Flags) -> Any:
+    """Markers by name; ``after`` says after which event, by default the last one the worker knows of."""
+    token = driver.task_tokens[int(options["token"]) - 1] if "token" in options else driver.task_tokens[-1]
+    task = driver.state.workflow_task
+    last = max(token.started_event_id, task.recorded_event_id if task is not None else 0)
+    details = {"data": (payload(options["data"]),)} if "data" in options else {}
+    request = i.RecordMarkersRequest(
+        token=token,
+        markers=tuple(c.RecordMarker(marker_name=name, details=details) for name in words),
+        after_event_id=int(options.get("after", last)),
+        identity="s1",
+    )
+    return driver.decide(lambda: d.decide_record_markers(driver.state, request, driver.now, limits=driver.limits))
+
+
 def _token(driver: Driver, words: Words, options: Options, flags: Flags) -> Any:
     if "by-id" in flags:
         return driver.target(words[0])
@@ -401,6 +419,7 @@ _VERBS: dict[str, Callable[[Driver, Words, Options, str, Flags], Any]] = {
     "start": _start,
     "take-task": lambda driver, words, options, tail, flags: driver.take_task(*words),
     "complete": _complete,
+    "record": _record,
     "fail-task": lambda driver, words, options, tail, flags: driver.fail_task(),
     "take-activity": lambda driver, words, options, tail, flags: driver.take_activity(*words),
     "finish-activity": _finish_activity,

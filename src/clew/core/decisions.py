@@ -25,6 +25,7 @@ from clew.core.children import (
     decide_external_signaled,
 )
 from clew.core.due import decide_due, decide_sessions_lost, outstanding_tasks
+from clew.core.markers import decide_record_markers
 from clew.core.messages import decide_cancel_request, decide_signal, decide_terminate
 from clew.core.start import decide_attach_request, decide_id_policy, decide_release_first_task, decide_start
 from clew.core.updates import decide_admit_update, find_update
@@ -55,6 +56,7 @@ __all__ = [
     "decide_fail_workflow_task",
     "decide_heartbeat_activity",
     "decide_id_policy",
+    "decide_record_markers",
     "decide_release_activity",
     "decide_release_first_task",
     "decide_sessions_lost",

@@ -222,7 +222,8 @@ class PendingWorkflowTask(_Pending, kw_only=True):
 
     A *virtual* task is not in history: a retry after a failure (transient), or one made for updates alone
     (speculative). Its event ids are those that its events get if they are ever written. `not_before` is set while a
-    retry backs off.
+    retry backs off. `recorded_event_id` and `recorded_time` are of the latest marker that was recorded while the task
+    went on; its time to close runs from then.
     """
 
     scheduled_event_id: int
@@ -242,6 +243,8 @@ class PendingWorkflowTask(_Pending, kw_only=True):
     suggest_continue_as_new: bool = False
     suggest_continue_as_new_reasons: tuple[str, ...] = ()
     history_size_bytes: int = 0
+    recorded_event_id: int = 0
+    recorded_time: datetime | None = None
 
     @property
     def is_started(self) -> bool:
@@ -258,7 +261,7 @@ class PendingWorkflowTask(_Pending, kw_only=True):
     def deadline(self) -> datetime | None:
         """The earliest instant at which something happens to this task by itself."""
         if self.started_time is not None:
-            return self.started_time + self.start_to_close_timeout
+            return (self.recorded_time or self.started_time) + self.start_to_close_timeout
         if self.not_before is not None:
             return self.not_before
         if self.sticky_session:

@@ -50,6 +50,20 @@ class StartedWorkflowTask(_Reply, frozen=True, kw_only=True):
     updates: tuple[SentUpdate, ...] = ()
 
 
+class RecordedMarkers(_Reply, frozen=True, kw_only=True):
+    """Markers were recorded while their workflow task goes on.
+
+    Args:
+        last_event_id: Of the last of them; the others stand right before it.
+        event_time: Of all of them.
+        is_end_wanted: There is news for the workflow, or more history than its task was told of: the task should end.
+    """
+
+    last_event_id: int
+    event_time: datetime
+    is_end_wanted: bool = False
+
+
 class DroppedWorkflowTask(_Reply, frozen=True, kw_only=True):
     """A task made for updates alone ended without a trace, because they were all rejected.
 

@@ -59,6 +59,7 @@ class WorkflowTaskInput(enum.Enum):
 
     NEWS = "something happens that the workflow must see"
     TAKE = "a worker takes the task"
+    RECORD = "the worker records markers and goes on"
     ANSWER = "the worker answers, or reports a failure"
     TIME_OUT = "a timeout passes"
     LOSE = "the worker is lost"
@@ -124,6 +125,7 @@ WORKFLOW_TASK_TABLE: Final[WorkflowTaskTable] = {
     },
     _T.STARTED: {
         _TI.NEWS: frozenset({_T.STARTED, _T.SCHEDULED}),
+        _TI.RECORD: frozenset({_T.STARTED}) | _AGAIN,
         _TI.ANSWER: _AGAIN,
         _TI.TIME_OUT: _AGAIN,
         _TI.LOSE: _AGAIN,
@@ -135,7 +137,8 @@ WORKFLOW_TASK_TABLE: Final[WorkflowTaskTable] = {
         _TI.RUN_CLOSES: _NO_TASK,
     },
 }
-"""The workflow task of an open run. News for a started task is buffered; a full buffer takes the task back."""
+"""The workflow task of an open run. News for a started task is buffered; a full buffer takes the task back, and so do
+markers that are at fault."""
 
 
 def activity_phases_taking(what: ActivityInput) -> tuple[ActivityPhase, ...]:

@@ -76,7 +76,7 @@ def decide_start_workflow_task(
         or task.attempt != attempt
         or task.phase not in _MAY_BE_TAKEN
     ):
-        return _task_not_found(state)
+        return task_not_found(state)
     step = Step(state, now, limits)
     state.lease_count += 1
     task.lease_id = state.lease_count
@@ -84,7 +84,7 @@ def decide_start_workflow_task(
     task.identity = identity
     task.request_id = request_id
     task.history_size_bytes = state.history_size_bytes
-    reasons = _suggest_reasons(state, limits)
+    reasons = suggest_reasons(state, limits)
     if reasons:
         task.suggest_continue_as_new = True
         task.suggest_continue_as_new_reasons = reasons
@@ -112,7 +112,8 @@ def decide_start_workflow_task(
     return step.transition()
 
 
-def _suggest_reasons(state: ExecutionState, limits: Limits) -> tuple[str, ...]:
+def suggest_reasons(state: ExecutionState, limits: Limits) -> tuple[str, ...]:
+    """Why the run should continue as new, if it should."""
     if (
         state.next_event_id <= limits.history_events_suggest
         and state.history_size_bytes < limits.history_bytes_suggest
@@ -130,7 +131,8 @@ def _suggest_reasons(state: ExecutionState, limits: Limits) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _task_not_found(state: ExecutionState) -> Rejection:
+def task_not_found(state: ExecutionState) -> Rejection:
+    """The refusal of whoever no longer holds the task."""
     return refuse(
         RejectionCode.WORKFLOW_TASK_NOT_FOUND,
         f"Workflow task not found: the run {state.run_id!r} of {state.workflow_id!r} no longer waits for this attempt "
@@ -138,7 +140,8 @@ def _task_not_found(state: ExecutionState) -> Rejection:
     )
 
 
-def _held_task(state: ExecutionState, token: TaskToken) -> PendingWorkflowTask | None:
+def held_task(state: ExecutionState, token: TaskToken) -> PendingWorkflowTask | None:
+    """The started task that this token holds."""
     task = state.workflow_task
     if (
         task is None
@@ -177,9 +180,9 @@ def decide_complete_workflow_task(
 
     Reply: None, `DroppedWorkflowTask`, or a `Rejection`.
     """
-    task = _held_task(state, request.token)
+    task = held_task(state, request.token)
     if task is None:
-        return _task_not_found(state)
+        return task_not_found(state)
     step = Step(state, now, limits)
     check = CommandCheck(state, limits)
     commands = request.commands
@@ -188,12 +191,12 @@ def decide_complete_workflow_task(
     if problem is None and (messages.by_id or any(type(command) is c.ProtocolMessage for command in commands)):
         problem = messages.check(state, request, limits) or _unknown_message(commands, messages)
     if problem is not None:
-        return _refuse_answer(step, request, problem)
+        return refuse_answer(step, problem, request.identity)
     closes = bool(commands) and isinstance(commands[-1], c.CLOSE_COMMANDS)
     if closes and state.buffered_events and not _all_cancelled(state, check):
         return _refuse_close(step, request)
     if request.force_create_new_workflow_task and not commands:
-        state.extended_since = state.extended_since or task.scheduled_time
+        state.extended_since = state.extended_since or task.recorded_time or task.scheduled_time
         if now - state.extended_since > TASK_EXTENSION_MAX:
             return _end_extension(step)
     else:
@@ -282,7 +285,7 @@ def _end_extension(step: Step) -> Transition:
     """The worker asked for more time too often: the task is taken from it and goes to any worker."""
     step.state.extended_since = None
     time_out_task(step)
-    step.reply = _task_not_found(step.state)
+    step.reply = task_not_found(step.state)
     return finish(step)
 
 
@@ -293,8 +296,9 @@ def _all_cancelled(state: ExecutionState, check: CommandCheck) -> bool:
     )
 
 
-def _refuse_answer(step: Step, request: CompleteWorkflowTaskRequest, problem: Problem) -> Transition:
-    fail_task(step, problem.cause, _failure_of(problem), identity=request.identity)
+def refuse_answer(step: Step, problem: Problem, identity: str) -> Transition:
+    """Fail the task because of what its worker sent; the reply says so."""
+    fail_task(step, problem.cause, _failure_of(problem), identity=identity)
     step.reply = refuse(RejectionCode.BAD_COMMANDS, problem.message, cause=problem.cause.value)
     return finish(step)
 
@@ -323,8 +327,8 @@ def decide_fail_workflow_task(
     limits: Limits = LIMITS_DEFAULT,
 ) -> Transition | Rejection:
     """Take a worker's report that it could not complete a workflow task; there will be another attempt."""
-    if _held_task(state, request.token) is None:
-        return _task_not_found(state)
+    if held_task(state, request.token) is None:
+        return task_not_found(state)
     step = Step(state, now, limits)
     fail_task(step, request.cause, request.failure, identity=request.identity)
     return finish(step)

@@ -114,7 +114,7 @@ class Engine:
             store, self._ids, on_discard=self._discarded, on_finished=self._cache.drop_closed
         )
         self._versions = Versions(store, clock, on_rerouted=self._rerouted)
-        self._matcher = Matcher(
+        self._matcher: Matcher = Matcher(
             store,
             clock,
             node_id=self.node_id,
@@ -132,7 +132,7 @@ class Engine:
             spawn=lambda work: self._funnel.spawn(work),
             versions=self._versions,
         )
-        self._funnel = Funnel(
+        self._funnel: Funnel = Funnel(
             clock=clock,
             cache=self._cache,
             pipeline=self._pipeline,
@@ -142,7 +142,7 @@ class Engine:
             on_outbox=lambda: self._outbox.wake(),
             on_failed=self._commit_failed,
         )
-        self._starter = Starter(
+        self._starter: Starter = Starter(
             store=store,
             clock=clock,
             entropy=entropy,
@@ -153,7 +153,7 @@ class Engine:
             namespaces=self.namespaces,
             locator=self._locator,
         )
-        self._claims = Claims(
+        self._claims: Claims = Claims(
             store=store,
             clock=clock,
             cache=self._cache,

@@ -294,10 +294,10 @@ class Funnel:
         if operation is not None:
             if operation.on_committed is not None:
                 operation.on_committed(entry, transition)
-            if operation.reply is not None:
-                operation.answer(operation.reply(entry, transition))
-            elif isinstance(transition.reply, Rejection):
+            if isinstance(transition.reply, Rejection):
                 operation.refuse(RPCError(transition.reply))
+            elif operation.reply is not None:
+                operation.answer(operation.reply(entry, transition))
             else:
                 operation.answer(None)
         self._on_changed(entry, transition)

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
-from clew.model.commands import Command
+from clew.model.commands import Command, RecordMarker
 from clew.model.events import (
     ZERO,
     Header,
@@ -170,6 +170,23 @@ class CompleteWorkflowTaskRequest(Message, frozen=True, kw_only=True):
     deployment_version: DeploymentVersion | None = None
     waiting_on: tuple[str, ...] = ()
     """Where the code stands, for people: one ``what @ file:line`` a waiting coroutine."""
+
+
+class RecordMarkersRequest(Message, frozen=True, kw_only=True):
+    """Record markers at once, while their workflow task goes on (docs/adr/0016); it counts as a sign of life.
+
+    Args:
+        token: Of the workflow task.
+        markers: What to record, in order.
+        after_event_id: The last event that the worker knows of: the task's start, or the last marker recorded since. By
+            it a repeat of the call is recognised.
+        identity: Of the worker.
+    """
+
+    token: TaskToken
+    markers: tuple[RecordMarker, ...]
+    after_event_id: int
+    identity: str = ""
 
 
 class FailWorkflowTaskRequest(Message, frozen=True, kw_only=True):

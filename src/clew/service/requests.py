@@ -54,6 +54,9 @@ from clew.model.inputs import (
     QueryResult as QueryResult,
 )
 from clew.model.inputs import (
+    RecordMarkersRequest as RecordMarkersRequest,
+)
+from clew.model.inputs import (
     ReleaseActivityRequest as ReleaseActivityRequest,
 )
 from clew.model.inputs import (
@@ -416,6 +419,21 @@ class WorkflowTask(Message, frozen=True, kw_only=True):
     scheduled_time: datetime | None = None
     started_time: datetime | None = None
     workflow_task_timeout: timedelta = timedelta(seconds=10)
+
+
+class RecordMarkersResponse(Message, frozen=True, kw_only=True):
+    """Markers are in history.
+
+    Args:
+        last_event_id: Of the last of them; the others stand right before it.
+        event_time: Of all of them.
+        is_end_wanted: Something waits for this workflow task to end (a signal, an update, a query); answer it as soon as
+            its code has taken in what was recorded.
+    """
+
+    last_event_id: int
+    event_time: datetime
+    is_end_wanted: bool = False
 
 
 class AnswerQueryRequest(Message, frozen=True, kw_only=True):
