@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final, final
+from typing import Any, Final, final
 
 from clew.activity._context import ActivityCancellationDetails
 from clew.model.events import ZERO
@@ -146,7 +146,7 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
             self._failed(error)
 
-    def _answered(self, future: asyncio.Future[HeartbeatActivityResponse] | Reply[HeartbeatActivityResponse]) -> None:
+    def _answered(self, future: asyncio.Future[Any] | Reply[Any]) -> None:
         self._is_in_flight = False
         if future.cancelled():
             return

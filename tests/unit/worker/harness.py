@@ -59,7 +59,7 @@ async def running(
     options.setdefault("graceful_shutdown_timeout", timedelta(0))
     rig.worker = Worker(rig.client, task_queue="q", activities=activities, **options)
     try:
-        async with asyncio.timeout(30), rig.worker:
+        async with asyncio.timeout(90), rig.worker:
             yield rig
     finally:
         connection.stop()
