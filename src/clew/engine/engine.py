@@ -119,7 +119,9 @@ class Engine:
             clock,
             node_id=self.node_id,
             start_claimed=lambda row: self._claims.start(row),
-            start_sticky=lambda *waiting: self._claims.start_sticky(*waiting),
+            start_sticky=lambda session, run_key, event_id, attempt: self._claims.start_sticky(
+                session, run_key, event_id, attempt
+            ),
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
             on_detached=self._detached,
         )
