@@ -1,6 +1,6 @@
 """Policies and values that clients, workflows, activities and workers share.
 
-Owns: `RawValue`; everything else is defined where it is used and named here for users.
+Owns: `RawValue` and the overrides' short forms; everything else is defined where it is used and named here for users.
 Never: behaviour.
 """
 
@@ -47,6 +47,7 @@ from clew.model.policies import (
 )
 
 __all__ = [
+    "AutoUpgradeVersioningOverride",
     "Header",
     "MetricAttributes",
     "MetricCounter",
@@ -58,6 +59,7 @@ __all__ = [
     "MetricMeter",
     "ParentClosePolicy",
     "Payload",
+    "PinnedVersioningOverride",
     "Priority",
     "QueryRejectCondition",
     "RawValue",
@@ -80,6 +82,20 @@ __all__ = [
 
 Header: TypeAlias = Mapping[str, Payload]
 """What interceptors send along with a call: names to payloads."""
+
+
+def PinnedVersioningOverride(version: WorkerDeploymentVersion) -> VersioningOverride:  # noqa: N802 - named as a class
+    """Make the override that keeps a run on one worker version.
+
+    Args:
+        version: The only version that may have the run.
+    """
+    return VersioningOverride(behavior=VersioningBehavior.PINNED, pinned_version=version)
+
+
+def AutoUpgradeVersioningOverride() -> VersioningOverride:  # noqa: N802 - named as a class
+    """Make the override that lets a run go with its deployment, whatever its code says."""
+    return VersioningOverride(behavior=VersioningBehavior.AUTO_UPGRADE)
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,19 @@ from typing import Any, Final, TypeVar, cast, final
 
 import msgspec
 
-from clew.adapters import SystemEntropy, to_ns, wall_now
+from clew.adapters import SystemClock, SystemEntropy, to_ns, wall_now
+from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
 from clew.engine.history import LONG_POLL_SECONDS, HistoryWaiters
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.reading import Reader
 from clew.engine.runs import RunCache
+from clew.engine.versions import Versions
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
+from clew.service import deployments as d
 from clew.service import requests as r
 from clew.service.contract import Service
 from clew.service.errors import RPCError
@@ -110,6 +113,14 @@ class ReadingService:
         entry = await locator.find(request.namespace, request.workflow_id, request.run_id)
         return describe_state(entry.state)
 
+    async def describe_deployment(self, request: d.DescribeDeploymentRequest) -> d.DeploymentDescription:
+        """Describe a deployment from what is stored; whether workers of it run, only the owner knows."""
+        return await (await self._deployments()).describe(request)
+
+    async def list_deployments(self, request: d.ListDeploymentsRequest) -> d.ListDeploymentsResponse:
+        """List deployments."""
+        return await (await self._deployments()).list_all(request)
+
     async def get_history(self, request: r.GetHistoryRequest) -> r.GetHistoryResponse:
         """Read events, and wait for them if asked to."""
         look = msgspec.structs.replace(request, wait_new_event=False)
@@ -126,6 +137,14 @@ class ReadingService:
             if loop.time() >= give_up_at:
                 return _going_on(answer, look)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _deployments(self) -> Deployments:
+        store = cast(Store, self._store)  # of which only the reading methods are used
+        clock = SystemClock(asyncio.get_running_loop())
+        namespaces = Namespaces(store, SystemEntropy())
+        await namespaces.load()
+        versions = Versions(store, clock, on_rerouted=lambda _: None)
+        return Deployments(store, clock, versions, namespaces, is_attached=lambda _, version: False)
 
     async def _fresh(self) -> tuple[Reader, Locator]:
         """The engine's reading parts over the file as it is now: nothing of an earlier look is kept."""

@@ -17,6 +17,13 @@ from clew.client._blocking_handle import (
 )
 from clew.client._client import Client
 from clew.client._compact import CompactLine, compact_history, format_compact_history
+from clew.client._deployment import (
+    WorkerDeploymentDescription,
+    WorkerDeploymentHandle,
+    WorkerDeploymentInfo,
+    WorkerDeploymentVersionInfo,
+    WorkerDeploymentVersionStatus,
+)
 from clew.client._description import (
     WorkflowExecution,
     WorkflowExecutionAsyncIterator,
@@ -100,6 +107,11 @@ __all__ = [
     "TerminateWorkflowInput",
     "WithStartOptions",
     "WithStartWorkflowOperation",
+    "WorkerDeploymentDescription",
+    "WorkerDeploymentHandle",
+    "WorkerDeploymentInfo",
+    "WorkerDeploymentVersionInfo",
+    "WorkerDeploymentVersionStatus",
     "WorkflowAlreadyStartedError",
     "WorkflowContinuedAsNewError",
     "WorkflowExecution",

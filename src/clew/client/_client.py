@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Self, Unpack, final, overload
 
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
 from clew.client._calls import call_service
+from clew.client._deployment import DeploymentCalls
 from clew.client._description import WorkflowExecutionAsyncIterator, WorkflowExecutionCount
 from clew.client._handle import WorkflowHandle
 from clew.client._interceptor import (
@@ -44,7 +45,7 @@ from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpe
 
 
 @final
-class Client(UpdateWithStartCalls):
+class Client(UpdateWithStartCalls, DeploymentCalls):
     """A client of one engine and namespace; made by `connect`. Close it, or use it as an async context manager."""
 
     @staticmethod

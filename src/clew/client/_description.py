@@ -169,6 +169,11 @@ class WorkflowExecutionDescription(WorkflowExecution):
         """In words, one line a thing: what the run waits for, and since when. Empty when closed."""
         return self.raw_description.waiting_for
 
+    @property
+    def versioning(self) -> r.VersioningInfo | None:
+        """Behaviour, worker version and override of a run that goes by worker versions; None for any other."""
+        return self.raw_description.versioning
+
     async def static_summary(self) -> str | None:
         """Give the summary that the starter wrote for people."""
         return await self._metadata_text("summary")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, cast, final, overload
 
+from clew.client._calls import call_service
 from clew.client._description import WorkflowExecutionDescription, WorkflowHistoryEventAsyncIterator
 from clew.client._interceptor import (
     CancelWorkflowInput,
@@ -26,7 +27,7 @@ from clew.client._interceptor import (
 )
 from clew.client._names import UNSET, arguments, query_target, signal_target, update_target
 from clew.client._update_handle import WorkflowUpdateHandle
-from clew.common import QueryRejectCondition
+from clew.common import QueryRejectCondition, VersioningOverride
 from clew.exceptions import (
     CancelledError,
     FailureError,
@@ -39,7 +40,7 @@ from clew.exceptions import (
 from clew.model import events as e
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
-from clew.service.requests import UpdateStage
+from clew.service.requests import UpdateStage, UpdateWorkflowOptionsRequest
 from clew.types import (
     LocalReturnType,
     MethodSyncOrAsyncNoParam,
@@ -192,6 +193,29 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
                 rpc_timeout=rpc_timeout,
             )
         )
+
+    async def update_options(
+        self, *, versioning_override: VersioningOverride | None, rpc_timeout: timedelta | None = None
+    ) -> None:
+        """Change by which worker versions the open run goes, from its next task on.
+
+        Args:
+            versioning_override: `PinnedVersioningOverride` moves the run to that version, whatever its code says;
+                `AutoUpgradeVersioningOverride` lets it go with its deployment; None takes away the present override.
+            rpc_timeout: Longest wait for the answer.
+
+        Raises:
+            RPCError: There is no such run, it is closed, or the override is not whole.
+        """
+        connection = self._client.connection
+        request = UpdateWorkflowOptionsRequest(
+            namespace=self._client.namespace,
+            workflow_id=self._id,
+            run_id=self._run_id or "",
+            versioning_override=versioning_override,
+            identity=self._client.identity,
+        )
+        await call_service(connection, connection.service.update_workflow_options, request, timeout=rpc_timeout)
 
     async def describe(self, *, rpc_timeout: timedelta | None = None) -> WorkflowExecutionDescription:
         """Read everything about the run, also what it waits for.

@@ -63,7 +63,7 @@ from clew.engine.versions import Versions
 from clew.model import inputs as i
 from clew.model.events import WorkflowExecutionOptionsUpdated, WorkflowTaskCompleted
 from clew.model.limits import LIMITS_DEFAULT, Limits
-from clew.model.policies import WorkflowIDConflictPolicy
+from clew.model.policies import VersioningBehavior, WorkflowIDConflictPolicy
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
@@ -407,11 +407,17 @@ class Engine:
         self, entry: RunEntry, request: i.CompleteWorkflowTaskRequest, state: ExecutionState, now: Any
     ) -> Transition | Rejection | None:
         task = state.workflow_task
+        session_id = task.session if task is not None else ""
+        if request.versioning_behavior is not VersioningBehavior.UNSPECIFIED:
+            session = self._matcher.session(session_id)
+            if session is None or session.version is None:
+                # Only a worker that is routed to by its version can keep a run on it.
+                request = msgspec.structs.replace(request, versioning_behavior=VersioningBehavior.UNSPECIFIED)
         return decide_complete_workflow_task(
             state,
             request,
             now,
-            session=task.session if task is not None else "",
+            session=session_id,
             new_run_id=self._entropy.uuid7,
             started=entry.started_event,
             limits=self._limits(state.namespace),

@@ -95,6 +95,31 @@ def _twice(noun: str, name: str | None, one: Any, other: Any) -> str:
     )
 
 
+def check_versioning(deployment: WorkerDeploymentConfig | None, workflows: Mapping[str | None, Any]) -> None:
+    """Make sure that a worker with versioning says by which behaviour each of its workflows goes.
+
+    Raises:
+        ValueError: It has no whole version, or a workflow has no behaviour.
+    """
+    if deployment is None or not deployment.use_worker_versioning:
+        return
+    version = deployment.version
+    if not version.deployment_name or not version.build_id or "." in version.deployment_name:
+        raise ValueError(
+            f"deployment_config has {version!r}; a worker that uses versioning needs a deployment name, without dots, "
+            "and a build id."
+        )
+    if deployment.default_versioning_behavior is not VersioningBehavior.UNSPECIFIED:
+        return
+    missing = [d for d in workflows.values() if d.versioning_behavior is VersioningBehavior.UNSPECIFIED]
+    if missing:
+        raise ValueError(
+            f"Workflow {missing[0].name or 'that is dynamic'!r} does not say whether its runs stay on their worker "
+            "version. Give @workflow.defn a versioning_behavior, PINNED or AUTO_UPGRADE, or deployment_config a "
+            "default_versioning_behavior."
+        )
+
+
 def check_counts(counts: Mapping[str, int], *, at_least: int) -> None:
     """Make sure that each count is sensible.
 

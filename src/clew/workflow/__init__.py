@@ -135,6 +135,9 @@ from clew.workflow._waiting import (
     wait_condition,
 )
 
+ContinueAsNewVersioningBehavior = VersioningBehavior
+"""For `continue_as_new`: ``AUTO_UPGRADE`` lets the next run of a pinned one begin on the current version."""
+
 __all__ = [
     "ActivityCancellationType",
     "ActivityConfig",
@@ -144,6 +147,7 @@ __all__ = [
     "ChildWorkflowHandle",
     "ContinueAsNewError",
     "ContinueAsNewInput",
+    "ContinueAsNewVersioningBehavior",
     "DynamicWorkflowConfig",
     "ExecuteWorkflowInput",
     "ExternalWorkflowHandle",

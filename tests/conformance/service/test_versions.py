@@ -128,6 +128,18 @@ async def test_a_version_gets_runs_only_once_it_is_current(shop: Shop) -> None:
     assert (await plain.workflow_task()).token.workflow_id == "again"
 
 
+async def test_a_worker_without_versioning_keeps_no_run_to_itself(shop: Shop) -> None:
+    plain = await shop.worker(deployment_version=version("7"))
+    await shop.start()
+    task = await plain.workflow_task()
+    await plain.complete(task, wait(), deployment_version=version("7"), versioning_behavior=PINNED)
+    assert (await shop.describe()).versioning is None
+    one = await versioned(shop, "1")
+    await set_current(shop, "1")
+    await shop.signal("go")
+    assert (await one.workflow_task()).token.workflow_id == "w1"
+
+
 async def test_pinned_runs_stay_and_the_others_move_on(shop: Shop) -> None:
     one = await versioned(shop, "1")
     await set_current(shop, "1")
