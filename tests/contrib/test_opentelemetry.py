@@ -98,6 +98,20 @@ class Parent:
             raise ValueError("negative")
 
 
+@activity.defn
+async def counts() -> None:
+    activity.metric_meter().create_counter("in_activity").add(1)
+
+
+@workflow.defn
+class Counts:
+    @workflow.run
+    async def run(self) -> None:
+        workflow.metric_meter().create_counter("in_workflow").add(1)
+        for _ in range(3):
+            await workflow.execute_activity(counts, **SECONDS)
+
+
 @workflow.defn
 class Failing:
     @workflow.run
@@ -114,8 +128,8 @@ class Again:
         return await workflow.execute_activity(in_thread, "x", **SECONDS)
 
 
-WORKFLOWS = [Parent, Child, Failing, Again]
-ACTIVITIES = [in_task, in_thread, fails]
+WORKFLOWS = [Parent, Child, Failing, Again, Counts]
+ACTIVITIES = [in_task, in_thread, fails, counts]
 
 
 class Traced:
@@ -364,3 +378,19 @@ def test_instruments_record_with_their_attributes() -> None:
     assert (points["sizes"].sum, points["ratios"].sum, points["waits"].sum) == (3, 0.5, 1.5)
     assert (points["level"].value, points["share"].value) == (4, 0.25)
     assert (found["count"].unit, found["count"].description, found["waits"].unit) == ("1", "how many", "s")
+
+
+@pytest.mark.parametrize("cache", [100, 0])
+async def test_metrics_of_user_code_count_once_also_when_replayed(environment: WorkflowEnvironment, cache: int) -> None:
+    reader = InMemoryMetricReader()
+    meter = OpenTelemetryMeter(MeterProvider([reader]).get_meter("test"))
+    client = client_of(environment)
+    async with worker_of(client, metric_meter=meter, max_cached_workflows=cache):
+        await client.execute_workflow(Counts.run, id="c", task_queue=QUEUE)
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    points: dict[str, Any] = {metric.name: next(iter(metric.data.data_points)) for metric in metrics}
+    about = {"namespace": "default", "task_queue": QUEUE, "workflow_type": "Counts"}
+    assert (points["in_workflow"].value, points["in_workflow"].attributes) == (1, about)
+    assert (points["in_activity"].value, points["in_activity"].attributes) == (3, {**about, "activity_type": "counts"})

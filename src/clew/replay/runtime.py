@@ -23,6 +23,7 @@ from clew.common import (
     SearchAttributes,
     SearchAttributeUpdate,
     TypedSearchAttributes,
+    VersioningBehavior,
     WorkerDeploymentVersion,
 )
 from clew.converter import (
@@ -304,7 +305,9 @@ class WorkflowRuntime(Runtime):
 
     def metric_meter(self) -> MetricMeter:
         meter = self.options.metric_meter
-        return MetricMeter.noop if meter is None or self.is_replaying_now else meter
+        if meter is None or self.is_replaying_now:
+            return MetricMeter.noop
+        return meter.with_additional_attributes({"workflow_type": self.workflow_type})
 
     def extern_functions(self) -> Mapping[str, Callable[..., Any]]:
         return self.options.extern_functions
@@ -468,6 +471,7 @@ class WorkflowRuntime(Runtime):
                 header=to_header(input.headers),
                 memo=values.encode_mapping(input.memo, "memo", name),
                 search_attributes=encode_search_attributes(input.search_attributes) or None,
+                initial_versioning_behavior=input.initial_versioning_behavior or VersioningBehavior.UNSPECIFIED,
             )
         )
 

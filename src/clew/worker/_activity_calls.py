@@ -98,6 +98,7 @@ class ActivityCalls:
         client: Any,
         deliver: Callable[[Attempt], None],
         on_error: Callable[[BaseException], None],
+        metric_meter: MetricMeter = MetricMeter.noop,
     ) -> None:
         self._loop = loop
         self._threads = threads
@@ -110,6 +111,8 @@ class ActivityCalls:
         self._client = client
         self._deliver = deliver
         self._on_error = on_error
+        self._metric_meter = metric_meter
+        self._meters: dict[tuple[str, str], MetricMeter] = {}
         self._needs_task = bool(interceptors) or codec is not None
         self._base_context = contextvars.copy_context()
         self._shutdown_event = LazyEvent()
@@ -303,9 +306,19 @@ class ActivityCalls:
             worker_shutdown_event=self._shutdown,
             cancellation_details=attempt.holder,
             payload_converter=self._payload_converter,
-            metric_meter=MetricMeter.noop,
+            metric_meter=self._meter_of(attempt.task.activity_type, attempt.task.workflow_type),
             client=client,
         )
+
+    def _meter_of(self, activity_type: str, workflow_type: str) -> MetricMeter:
+        if self._metric_meter is MetricMeter.noop:
+            return self._metric_meter
+        found = self._meters.get((activity_type, workflow_type))
+        if found is None:
+            found = self._meters[activity_type, workflow_type] = self._metric_meter.with_additional_attributes(
+                {"activity_type": activity_type, "workflow_type": workflow_type}
+            )
+        return found
 
     def _post_beat(self, attempt: Attempt, details: Payloads) -> None:
         attempt.beat_details = details

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import msgspec
 
+from clew.common import MetricMeter
 from clew.converter import DataConverter
 from clew.exceptions import ClewError
 from clew.model.inputs import CompleteWorkflowTaskRequest
@@ -42,6 +43,7 @@ class Machines:
         failure_exception_types: Exceptions that fail the run, for every workflow.
         deployment: The version of the code, set in every answer.
         runs_local_activities: Whether the worker can run local activities.
+        metric_meter: Where workflow code records.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Machines:
         failure_exception_types: Sequence[type[BaseException]],
         deployment: WorkerDeploymentConfig | None,
         runs_local_activities: bool = False,
+        metric_meter: MetricMeter = MetricMeter.noop,
     ) -> None:
         self._definitions = definitions
         self._namespace = namespace
@@ -71,6 +74,7 @@ class Machines:
             interceptors=tuple(classes),
             extern_functions=externs,
             runs_local_activities=runs_local_activities,
+            metric_meter=None if metric_meter is MetricMeter.noop else metric_meter,
             deployment_version=self._deployment_version,
             versioning_behavior=(
                 deployment.default_versioning_behavior if deployment is not None else VersioningBehavior.UNSPECIFIED

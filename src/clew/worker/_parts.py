@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Final, cast, final
 
 from clew.activity import _Definition as ActivityDefinition
+from clew.common import MetricMeter
 from clew.model.policies import VersioningBehavior
 from clew.service.requests import WorkerHello
 from clew.worker import _settings as settings
@@ -75,6 +76,7 @@ class PartsOptions:
     blocked_thread_timeout: timedelta | None
     failure_exception_types: tuple[type[BaseException], ...]
     deployment: settings.WorkerDeploymentConfig | None
+    metric_meter: MetricMeter = MetricMeter.noop
 
     def check(self) -> None:
         """Make sure that they make sense.
@@ -85,6 +87,7 @@ class PartsOptions:
         """
         if not self.activities and not self.workflows:
             raise ValueError("The worker has neither activities nor workflows. Pass at least one of them.")
+        settings.check_versioning(self.deployment, self.workflows)
         settings.check_counts({"max_cached_workflows": self.cached_workflows_max}, at_least=0)
         settings.check_counts(
             {
@@ -222,6 +225,7 @@ class Parts:
             failure_exception_types=options.failure_exception_types,
             deployment=options.deployment,
             runs_local_activities=bool(options.activities),
+            metric_meter=options.metric_meter,
         )
         return WorkflowTasks(
             self._connection.service_loop,
@@ -281,6 +285,7 @@ class Parts:
             client=self._client,
             deliver=ended.put,
             on_error=self._on_error,
+            metric_meter=options.metric_meter,
         )
 
     def _offers(self) -> list[Offer]:
@@ -296,6 +301,7 @@ class Parts:
             is_sticky=options.cached_workflows_max > 0,
             sticky_schedule_to_start_timeout=options.sticky_schedule_to_start_timeout,
             deployment_version=deployment.version if deployment is not None else None,
+            uses_versioning=deployment is not None and deployment.use_worker_versioning,
             versioning_behavior=(
                 deployment.default_versioning_behavior if deployment is not None else VersioningBehavior.UNSPECIFIED
             ),

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final
 
 from clew.adapters import new_request_id
+from clew.common import MetricMeter
 from clew.worker import _settings as settings
 from clew.worker._interceptor import Interceptor
 from clew.worker._parts import Parts, PartsOptions
@@ -81,6 +82,9 @@ class Worker:
         on_fatal_error: Awaited with the error that ends the worker.
         deployment_config: The version of the code, for routing by version.
         no_remote_activities: Serve no activities from the queue, but for local ones of its own workflows.
+        plugins: Bundles of settings, applied in order to what is given here, after those of the client.
+        metric_meter: Where activity and workflow code records (`activity.metric_meter`, `workflow.metric_meter`), such
+            as ``clew.contrib.opentelemetry.OpenTelemetryMeter``; nowhere when not given.
 
     The following are accepted, for programs written for the published API, and have no effect, since nothing here is
     polled, pooled or sandboxed: `workflow_task_executor`, `workflow_runner`, `unsandboxed_workflow_runner`,
@@ -128,6 +132,7 @@ class Worker:
         deployment_config: WorkerDeploymentConfig | None = None,
         disable_safe_workflow_eviction: bool = False,
         plugins: Sequence[Plugin] = (),
+        metric_meter: MetricMeter | None = None,
     ) -> None:
         del workflow_task_executor, workflow_runner, unsandboxed_workflow_runner, shared_state_manager
         del max_concurrent_workflow_task_polls, max_concurrent_activity_task_polls, nonsticky_to_sticky_poll_ratio
@@ -180,6 +185,7 @@ class Worker:
             blocked_thread_timeout=None if config["debug_mode"] else blocked_thread_timeout,
             failure_exception_types=tuple(config["workflow_failure_exception_types"]),
             deployment=config["deployment_config"] or WorkerDeploymentConfig.of_build_id(config["build_id"]),
+            metric_meter=_meter(metric_meter, client.namespace, self._task_queue),
         )
         self._options.check()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -405,3 +411,9 @@ def _merge_interceptors(client: settings.ClientLike, own: Sequence[Interceptor])
 
 def _or_default(count: int | None) -> int:
     return SLOTS_DEFAULT if count is None else count
+
+
+def _meter(meter: MetricMeter | None, namespace: str, task_queue: str) -> MetricMeter:
+    if meter is None:
+        return MetricMeter.noop
+    return meter.with_additional_attributes({"namespace": namespace, "task_queue": task_queue})

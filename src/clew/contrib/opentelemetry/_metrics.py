@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import opentelemetry.metrics as metrics
 from opentelemetry.metrics import Meter
 
+from clew import workflow
 from clew.common import (
     MetricAttributes,
     MetricCounter,
@@ -85,13 +86,18 @@ class _Instrument:
         self._instrument = instrument
         self._attributes = attributes
 
+    def _call(self, method: str, value: float, more: MetricAttributes | None) -> None:
+        # An SDK reads the clock, which workflow code must not; what it reads never comes back to the workflow.
+        with workflow.unsafe.sandbox_unrestricted():
+            getattr(self._instrument, method)(value, self._with(more))
+
     def _with(self, more: MetricAttributes | None) -> MetricAttributes:
         return {**self._attributes, **more} if more else self._attributes
 
 
 class _Counter(_Instrument, MetricCounter):
     def add(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.add(value, self._with(additional_attributes))
+        self._call("add", value, additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricCounter:
         return _Counter(self._instrument, self._with(additional_attributes))
@@ -99,7 +105,7 @@ class _Counter(_Instrument, MetricCounter):
 
 class _Histogram(_Instrument, MetricHistogram):
     def record(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.record(value, self._with(additional_attributes))
+        self._call("record", value, additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogram:
         return _Histogram(self._instrument, self._with(additional_attributes))
@@ -107,7 +113,7 @@ class _Histogram(_Instrument, MetricHistogram):
 
 class _HistogramFloat(_Instrument, MetricHistogramFloat):
     def record(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.record(value, self._with(additional_attributes))
+        self._call("record", value, additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramFloat:
         return _HistogramFloat(self._instrument, self._with(additional_attributes))
@@ -115,7 +121,7 @@ class _HistogramFloat(_Instrument, MetricHistogramFloat):
 
 class _HistogramTimedelta(_Instrument, MetricHistogramTimedelta):
     def record(self, value: timedelta, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.record(value.total_seconds(), self._with(additional_attributes))
+        self._call("record", value.total_seconds(), additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricHistogramTimedelta:
         return _HistogramTimedelta(self._instrument, self._with(additional_attributes))
@@ -123,7 +129,7 @@ class _HistogramTimedelta(_Instrument, MetricHistogramTimedelta):
 
 class _Gauge(_Instrument, MetricGauge):
     def set(self, value: int, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.set(value, self._with(additional_attributes))
+        self._call("set", value, additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGauge:
         return _Gauge(self._instrument, self._with(additional_attributes))
@@ -131,7 +137,7 @@ class _Gauge(_Instrument, MetricGauge):
 
 class _GaugeFloat(_Instrument, MetricGaugeFloat):
     def set(self, value: float, additional_attributes: MetricAttributes | None = None) -> None:
-        self._instrument.set(value, self._with(additional_attributes))
+        self._call("set", value, additional_attributes)
 
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricGaugeFloat:
         return _GaugeFloat(self._instrument, self._with(additional_attributes))
