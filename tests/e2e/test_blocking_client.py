@@ -19,6 +19,7 @@ from clew.client import (
     AsyncActivityHandle,
     BlockingAsyncActivityHandle,
     BlockingClient,
+    BlockingWorkerDeploymentHandle,
     BlockingWorkflowHandle,
     BlockingWorkflowUpdateHandle,
     Client,
@@ -26,6 +27,7 @@ from clew.client import (
     OutboundInterceptor,
     StartWorkflowInput,
     WithStartWorkflowOperation,
+    WorkerDeploymentHandle,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateHandle,
@@ -290,6 +292,7 @@ PAIRS: list[tuple[type[Any], type[Any], set[str]]] = [
     (WorkflowHandle, BlockingWorkflowHandle, {"result"}),
     (WorkflowUpdateHandle, BlockingWorkflowUpdateHandle, set()),
     (AsyncActivityHandle, BlockingAsyncActivityHandle, set()),
+    (WorkerDeploymentHandle, BlockingWorkerDeploymentHandle, set()),
 ]
 
 

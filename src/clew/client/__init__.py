@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
 from clew.client._blocking import BlockingClient
+from clew.client._blocking_deployment import BlockingWorkerDeploymentHandle
 from clew.client._blocking_handle import (
     BlockingAsyncActivityHandle,
     BlockingWorkflowHandle,
@@ -77,6 +78,7 @@ __all__ = [
     "AsyncActivityIDReference",
     "BlockingAsyncActivityHandle",
     "BlockingClient",
+    "BlockingWorkerDeploymentHandle",
     "BlockingWorkflowHandle",
     "BlockingWorkflowUpdateHandle",
     "CancelWorkflowInput",

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Self, TypeVar, Unpack, final, overload
 
 from clew.client._blocking_calls import BlockingCalls
+from clew.client._blocking_deployment import BlockingDeploymentCalls
 from clew.client._blocking_handle import BlockingAsyncActivityHandle, BlockingWorkflowHandle
 from clew.client._blocking_update_with_start import BlockingUpdateWithStartCalls
 from clew.client._client import Client, StartOptions
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 @final
-class BlockingClient(BlockingUpdateWithStartCalls):
+class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
     """A client whose methods block; made by `connect`. Close it, or use it as a context manager.
 
     One client serves any number of threads. After a fork, the child connects for itself at its first call, and handles

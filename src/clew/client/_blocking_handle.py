@@ -20,7 +20,7 @@ from clew.client._description import WorkflowExecutionDescription
 from clew.client._handle import WorkflowHandle
 from clew.client._names import UNSET
 from clew.client._update_handle import WorkflowUpdateHandle
-from clew.common import QueryRejectCondition
+from clew.common import QueryRejectCondition, VersioningOverride
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
 from clew.model.inputs import ActivityTarget, TaskToken
@@ -109,6 +109,16 @@ class BlockingWorkflowHandle(Generic[SelfType, ReturnType]):
     def describe(self, *, rpc_timeout: timedelta | None = None) -> WorkflowExecutionDescription:
         """As `WorkflowHandle.describe`, blocking."""
         return self._calls.call(lambda client: self._on(client).describe(rpc_timeout=rpc_timeout))
+
+    def update_options(
+        self, *, versioning_override: VersioningOverride | None, rpc_timeout: timedelta | None = None
+    ) -> None:
+        """As `WorkflowHandle.update_options`, blocking."""
+        self._calls.call(
+            lambda client: self._on(client).update_options(
+                versioning_override=versioning_override, rpc_timeout=rpc_timeout
+            )
+        )
 
     def fetch_history(self, *, rpc_timeout: timedelta | None = None) -> WorkflowHistory:
         """As `WorkflowHandle.fetch_history`, blocking."""
