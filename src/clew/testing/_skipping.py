@@ -43,6 +43,7 @@ class TimeSkipper:
         self._waiting_count = 0
         self._disabled_count = 0
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False
         self._sleepers: list[tuple[datetime, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def begin_waiting(self) -> None:
@@ -79,12 +80,18 @@ class TimeSkipper:
         finally:
             self.end_waiting()
 
+    async def end(self) -> None:
+        """Look at the store no more; on the service loop."""
+        self._is_over = True
+        if self._task is not None:
+            await self._task
+
     def _ensure_running(self) -> None:
-        if self._task is None or self._task.done():
+        if not self._is_over and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="clew-time-skipper")
 
     async def _run(self) -> None:
-        while self._waiting_count > 0:
+        while self._waiting_count > 0 and not self._is_over:
             if self._disabled_count == 0:
                 await self._skip_if_idle()
             self._wake_sleepers()
@@ -145,6 +152,9 @@ class SkippingConnection:
 
     async def close(self) -> None:
         """As `Connection.close`."""
+        if not self._inner.is_closed:
+            # The store must not be closed while the skipper looks at it.
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._skipper.end(), self.service_loop))
         await self._inner.close()
 
 

@@ -147,12 +147,11 @@ class ChaosService:
             self._crash_workers()
             return None
         if name == "complete_workflow_task" and self._fault.kind is FaultKind.COLD:
+            # So the next task comes with the whole history, from which a worker always starts anew.
             request = msgspec.structs.replace(request, is_sticky=False)
         answer = await self._call_of_client(name, request)
         if self._fault.kind is FaultKind.DUPLICATES and name in REPORTS:
             await _ignored(getattr(self._engine, name)(request))
-        if self._fault.kind is FaultKind.COLD and life is not None:
-            life.worker.drop_cached(token)
         return answer
 
     async def detach_activity(self, token: TaskToken) -> None:
@@ -247,9 +246,8 @@ class ChaosService:
 class _Life:
     """A worker between two crashes: the sink that the engine knows, and what runs."""
 
-    def __init__(self, service: ChaosService, worker: _WorkerEnd, sink: TaskSink) -> None:
+    def __init__(self, service: ChaosService, sink: TaskSink) -> None:
         self._service = service
-        self.worker = worker
         self._sink = sink
         self.is_over = False
         self.running: dict[tuple[str, int, int], TaskToken] = {}
@@ -325,7 +323,7 @@ class _WorkerEnd:
         self._service = service
         self._hello = hello
         self._sink = sink
-        self._life = _Life(service, self, sink)
+        self._life = _Life(service, sink)
         self._session: WorkerSession | None = None
         self._lives_count = 1
         self._credits: tuple[int, int] | None = None
@@ -362,10 +360,6 @@ class _WorkerEnd:
         if self._session is not None:
             self._session.detach()
 
-    def drop_cached(self, token: TaskToken) -> None:
-        """Make the run's next task a cold one."""
-        self._sink.evict_workflow(token.namespace, token.run_id)
-
     def crash(self, *, engine_is_gone: bool) -> None:
         """End the present life."""
         session, self._session = self._session, None
@@ -380,7 +374,7 @@ class _WorkerEnd:
         if self._is_detached or not self._is_polling:
             return
         self._lives_count += 1
-        self._life = _Life(self._service, self, self._sink)
+        self._life = _Life(self._service, self._sink)
         await self.attach()
         workflow_tasks, activity_tasks = self._credits or (0, 0)
         if self._session is not None and self._is_polling:
