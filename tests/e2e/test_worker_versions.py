@@ -90,9 +90,7 @@ async def client() -> AsyncIterator[Client]:
 async def start(
     client: Client, kind: str, workflow_id: str, rounds: int = 0, **options: Any
 ) -> WorkflowHandle[Any, Any]:
-    return await client.start_workflow(
-        f"Order{kind}", options.pop("rounds", 0), id=workflow_id, task_queue=QUEUE, **options
-    )
+    return await client.start_workflow(f"Order{kind}", rounds, id=workflow_id, task_queue=QUEUE, **options)
 
 
 async def where(*handles: WorkflowHandle[Any, Any]) -> Sequence[str]:

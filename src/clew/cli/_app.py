@@ -21,6 +21,7 @@ from clew.cli.debug import debug, stack
 from clew.cli.deploy import deploy
 from clew.cli.lint import lint
 from clew.cli.replay import replay
+from clew.cli.worker import worker
 from clew.cli.workflow import workflow
 
 INTERRUPTED: Final = 130
@@ -48,6 +49,7 @@ app.add_command(workflow)
 app.add_command(deploy)
 app.add_command(lint)
 app.add_command(replay)
+app.add_command(worker)
 
 
 def run(args: list[str]) -> int:
