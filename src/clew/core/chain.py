@@ -34,7 +34,10 @@ from clew.model.payload import Payloads, StoredPayload
 from clew.model.policies import DeploymentVersion, VersioningBehavior
 
 NEXT_RUN_BACKOFF_MIN: Final = timedelta(seconds=1)
-"""Runs of a chain that begin less than this apart are put off (semantics 1.1)."""
+"""Runs that continue as new without having met anything begin at least so far apart (semantics 1.1, ADR 7)."""
+
+_FIRST_COMPLETED_EVENT_ID: Final = 4
+"""Where the first workflow task completes when nothing but the start came before."""
 
 NewRun = tuple[ExecutionState, Transition]
 
@@ -213,7 +216,7 @@ def _continue(
     task_timeout = min(cap(command.workflow_task_timeout) or state.workflow_task_timeout, WORKFLOW_TASK_TIMEOUT_MAX)
     memo = _with(state.memo, command.memo)
     attributes = _with(state.search_attributes, command.search_attributes)
-    wait = max(cap(command.backoff_start_interval), _apart(state, step.now))
+    wait = max(cap(command.backoff_start_interval), _apart(state, completed_event_id, step.now))
     shared: dict[str, Any] = {
         "workflow_type": command.workflow_type or state.workflow_type,
         "task_queue": command.task_queue or state.task_queue,
@@ -272,6 +275,8 @@ def _with(carried: dict[str, StoredPayload], changes: dict[str, StoredPayload] |
     return {key: value for key, value in merged.items() if not is_null_payload(value)}
 
 
-def _apart(state: ExecutionState, now: datetime) -> timedelta:
-    """How long the next run must wait so that a chain does not spin: runs begin at least a second apart."""
+def _apart(state: ExecutionState, completed_event_id: int, now: datetime) -> timedelta:
+    """How long the next run must wait so that a chain does not spin."""
+    if completed_event_id > _FIRST_COMPLETED_EVENT_ID or state.updates or state.completed_updates:
+        return ZERO
     return max(state.execution_time + NEXT_RUN_BACKOFF_MIN - now, ZERO)
