@@ -29,8 +29,15 @@ def idempotency_key(secret: bytes, workflow_id: str, activity_id: str, generatio
         activity_id: Of the activity; stable under replay.
         generation: ``ExecutionState.key_generation``.
     """
-    parts = workflow_id.encode(), activity_id.encode(), generation.encode()
-    message = b"".join([part for data in parts for part in (len(data).to_bytes(8, "big"), data)])
+    first, second, third = workflow_id.encode(), activity_id.encode(), generation.encode()
+    message = b"%b%b%b%b%b%b" % (
+        len(first).to_bytes(8, "big"),
+        first,
+        len(second).to_bytes(8, "big"),
+        second,
+        len(third).to_bytes(8, "big"),
+        third,
+    )
     inner, outer = _keyed(secret)
     inner, outer = inner.copy(), outer.copy()
     inner.update(message)

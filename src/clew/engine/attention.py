@@ -54,6 +54,8 @@ class Attention:
         self._cache = cache
         self._wake = wake
         self._heap: list[tuple[datetime, int, int]] = []
+        self._over: set[int] = set()
+        """Closed runs that still have an entry in the heap."""
         self._horizon_end = datetime.min.replace(tzinfo=UTC)
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
@@ -84,6 +86,11 @@ class Attention:
             return
         entry.armed_at = when
         self._push(when, entry.run_key, entry.shard)
+
+    def forget(self, entry: RunEntry) -> None:
+        """The run is closed: what is armed for it wakes nobody."""
+        if entry.armed_at is not None:
+            self._over.add(entry.run_key)
 
     def arm_again_later(self, shard: int, run_key: int) -> None:
         """Something went wrong with this run: look again soon."""
@@ -132,6 +139,9 @@ class Attention:
         count = 0
         while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
             when, run_key, shard = heapq.heappop(heap)
+            if run_key in self._over:
+                self._over.discard(run_key)
+                continue
             count += 1
             entry = self._cache.get(run_key)
             if entry is None:
