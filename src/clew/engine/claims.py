@@ -44,7 +44,7 @@ class Claims:
         Answers False when no session can have the task now, and so the row was set aside.
 
         Raises:
-            StoreError: The run could not be read; the row is claimable again after its lease.
+            StoreError: The run could not be read; the caller releases the row.
         """
         entry = await self._cache.load(row.shard, row.run_key)
         want = self._want(entry, row) if entry is not None else None

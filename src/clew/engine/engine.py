@@ -42,7 +42,7 @@ from clew.engine.attention import Attention
 from clew.engine.claims import Claims
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
-from clew.engine.funnel import Decision, Funnel, Operation, store_error
+from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks
 from clew.engine.keeping import Keeping
@@ -142,6 +142,7 @@ class Engine:
             adopt_new_run=lambda entry, state: self._starter.adopt_successor(entry, state),
             on_changed=self._changed,
             on_outbox=lambda: self._outbox.wake(),
+            on_discard=self._discarded,
             on_failed=self._commit_failed,
         )
         self._starter: Starter = Starter(
@@ -210,6 +211,7 @@ class Engine:
         await self._matcher.close()
         await self._attention.close()
         await self._outbox.close()
+        self._funnel.close()
         await self._funnel.wait_spawned()
         await self._pipeline.wait_idle()
         self._waiters.wake_all()
@@ -287,17 +289,20 @@ class Engine:
     async def update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
         """Send an update and wait for its stage."""
         self._check_open()
-        return await self._updates.update(request)
+        with telling_store_errors():
+            return await self._updates.update(request)
 
     async def poll_update(self, request: r.PollUpdateRequest) -> r.UpdateResponse:
         """Wait for the stage of an update sent before."""
         self._check_open()
-        return await self._updates.poll(request)
+        with telling_store_errors():
+            return await self._updates.poll(request)
 
     async def update_with_start(self, request: r.UpdateWithStartRequest) -> r.UpdateWithStartResponse:
         """Start a run with an update in its first task, or send the update to the open run, atomically."""
         self._check_open()
-        return await self._updates_with_start.apply(request)
+        with telling_store_errors():
+            return await self._updates_with_start.apply(request)
 
     def update_workflow_options(
         self, request: i.UpdateWorkflowOptionsRequest
@@ -339,10 +344,8 @@ class Engine:
 
     async def _of_deployments(self, call: Awaitable[T]) -> T:
         self._check_open()
-        try:
+        with telling_store_errors():
             return await call
-        except StoreError as error:
-            raise store_error(error) from error
 
     def _why_unmatched(self, state: ExecutionState, task_queue: str, kind: TaskKind, type_name: str) -> str:
         version = (
@@ -357,13 +360,15 @@ class Engine:
     async def query_workflow(self, request: r.QueryWorkflowRequest) -> r.QueryWorkflowResponse:
         """Ask workflow code."""
         self._check_open()
-        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
-        return await self._queries.ask(entry, request, self._limits(request.namespace))
+        with telling_store_errors():
+            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+            return await self._queries.ask(entry, request, self._limits(request.namespace))
 
     async def describe_workflow(self, request: r.DescribeWorkflowRequest) -> r.WorkflowDescription:
         """Everything about one run, and why it waits."""
         self._check_open()
-        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        with telling_store_errors():
+            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
         return describe_state(entry.state, why_unmatched=self._why_unmatched)
 
     def get_history(self, request: r.GetHistoryRequest) -> Awaitable[r.GetHistoryResponse]:
@@ -385,10 +390,8 @@ class Engine:
         self._check_open()
         self.namespaces.get(hello.namespace)
         if hello.uses_versioning:
-            try:
+            with telling_store_errors():
                 await self._deployments.admit_worker(hello)
-            except StoreError as error:
-                raise store_error(error) from error
             self._check_open()
         return self._matcher.attach(hello, sink)
 
@@ -657,10 +660,14 @@ class Engine:
 
     def _detached(self, session: Session) -> None:
         """A worker is gone: take up what it held."""
+        self._queries.abandon(entry)
         lost = session.session_id
         self._queries.on_detached(session)
         for entry in self._cache.holders(lost):
             limits = self._limits(entry.state.namespace)
+        # It may have become durable all the same: whoever waits for it has to look.
+        self._outbox.wake()
+        self._waiters.wake(entry.run_key, is_closed=True)
             self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits)))
 
     def _rerouted(self, namespace: str) -> None:

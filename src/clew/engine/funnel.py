@@ -13,8 +13,9 @@ A lost guard reloads the run and decides again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -48,6 +49,9 @@ logger = logging.getLogger("clew.engine")
 
 ATTEMPTS_MAX: Final = 10
 """Times one operation decides again after it lost a guard, before the caller is told to try later."""
+
+LOOK_AGAIN_SECONDS: Final = 0.25
+"""How long after a failed look at a run whose commit has an unknown outcome it is looked at again."""
 
 Decision = Callable[[ExecutionState, datetime], "Transition | Rejection | None"]
 
@@ -134,6 +138,7 @@ class Funnel:
         adopt_new_run: Callable[[RunEntry, ExecutionState], RunEntry],
         on_changed: Callable[[RunEntry, Transition], None],
         on_outbox: Callable[[], None],
+        on_discard: Callable[[RunEntry], None],
         on_failed: Callable[[RunEntry, StoreError], None],
     ) -> None:
         self._clock = clock
@@ -143,7 +148,9 @@ class Funnel:
         self._adopt_new_run = adopt_new_run
         self._on_changed = on_changed
         self._on_outbox = on_outbox
+        self._on_discard = on_discard
         self._on_failed = on_failed
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -222,6 +229,11 @@ class Funnel:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("engine.background_work_failed", exc_info=error)
+
+    def close(self) -> None:
+        """Try nothing again any more that waits for the store to recover."""
+        self._is_closed = True
+        self._desk.close()
 
     async def wait_spawned(self) -> None:
         """Wait for background work that is still on its way."""
@@ -318,14 +330,18 @@ class Funnel:
             self._on_outbox()
 
     def _lost(self, submission: OpSubmission, outcome: Outcome) -> None:
-        for offer in submission.offers:
-            self._desk.withdraw(offer)
         operation = submission.operation
         if isinstance(outcome, StoreError):
             self._on_failed(submission.entry, outcome)
+            if submission.offers or submission.tasks_put or submission.tasks_delete:
+                self.spawn(self._find_out(submission))
             if operation is not None:
                 operation.refuse(store_error(outcome))
             return
+        for offer in submission.offers:
+            self._desk.withdraw(offer)
+        if submission.tasks_delete:
+            self.spawn(self._desk.release_rows(submission.tasks_delete))
         if operation is None:
             return
         operation.attempts += 1
@@ -342,10 +358,32 @@ class Funnel:
             return
         self.spawn(self.retry(operation))
 
+    async def _find_out(self, submission: OpSubmission) -> None:
+        """The store failed, so nobody knows whether this is durable: do what follows from what the store now says."""
+        old = submission.entry
+        entry: RunEntry | None = None
+        while not self._is_closed:
+            try:
+                entry = await self._cache.load(old.shard, old.run_key)
+                break
+            except StoreError as error:
+                logger.warning("engine.outcome_unknown run_id=%s error=%s", old.state.run_id, error)
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        for offer in submission.offers:
+            if entry is not None and offer.is_held(entry):
+                offer.entry = entry
+                self._desk.send(offer)
+            else:
+                self._desk.withdraw(offer)
+        if submission.tasks_put:
+            self._desk.note_rows(submission.tasks_put)
+        if submission.tasks_delete:
+            await self._desk.release_rows(submission.tasks_delete)
+
     def _park(self, entry: RunEntry, operation: Operation, error: Exception) -> None:
         """A bug in a decision: forget the half-changed state, tell the caller, leave the stored run as it is."""
         logger.error("engine.decision_failed run_id=%s", entry.state.run_id, exc_info=error)
-        self._cache.discard(entry)
+        self._on_discard(entry)
         operation.refuse(
             RPCError(
                 Rejection(
@@ -355,6 +393,15 @@ class Funnel:
                 )
             )
         )
+
+
+@contextlib.contextmanager
+def telling_store_errors() -> Iterator[None]:
+    """Turn an error of the store into what a caller is told."""
+    try:
+        yield
+    except StoreError as error:
+        raise store_error(error) from error
 
 
 def store_error(error: StoreError) -> RPCError:

@@ -425,13 +425,11 @@ class Matcher:
                         continue
                     return
                 queue.backlog[kind] = True
-                is_any_wanted = False
-                for row in rows:
-                    is_any_wanted = await self._start_claimed(row) or is_any_wanted
+                is_any_wanted = await self._start_all(rows)
                 # Rows that nobody here can have stand before those that somebody waits for: get past them fast.
                 surplus = 1 if is_any_wanted else surplus * 4
         except Exception as error:
-            # Whatever it is, the queue must not stand still for it: what was claimed comes back after its lease.
+            # Whatever it is, the queue must not stand still for it.
             if isinstance(error, StoreError):
                 logger.warning("matching.claim_failed queue=%s error=%s", queue.name, error)
             else:
@@ -440,6 +438,32 @@ class Matcher:
             asyncio.get_running_loop().call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
         finally:
             queue.draining[kind] = False
+
+    async def _start_all(self, rows: list[TaskRow]) -> bool:
+        """Start claimed rows in order; whether a session took any. What an error leaves unstarted is released."""
+        is_any_wanted = False
+        for position, row in enumerate(rows):
+            try:
+                is_any_wanted = await self._start_claimed(row) or is_any_wanted
+            except Exception:
+                self._spawn(self.release_claims([left.task_id for left in rows[position:]]))
+                raise
+        return is_any_wanted
+
+    async def release_claims(self, task_ids: list[int]) -> None:
+        """Give claims back that led to nothing, as soon as the store takes that, and look at the queues again."""
+        while not self._is_closed:
+            try:
+                await self._store.release_tasks(task_ids)
+            except StoreError as error:
+                logger.warning("matching.release_failed count=%d error=%s", len(task_ids), error)
+                await asyncio.sleep(CLAIM_RETRY_SECONDS)
+            else:
+                break
+        for queue in list(self._queues.values()):
+            for kind in TaskKind:
+                queue.backlog[kind] = True
+                self._drain_soon(queue, kind)
 
     def _start_set_aside(self, queue: _Queue, session: Session, kind: TaskKind) -> None:
         left = session.credits(kind)
@@ -455,14 +479,9 @@ class Matcher:
 
     async def _start_rows(self, queue: _Queue, rows: list[TaskRow]) -> None:
         try:
-            for row in rows:
-                await self._start_claimed(row)
+            await self._start_all(rows)
         except StoreError as error:
-            # What was claimed comes back after its lease.
             logger.warning("matching.start_failed queue=%s error=%s", queue.name, error)
-            for row in rows:
-                queue.backlog[row.kind] = True
-                asyncio.get_running_loop().call_later(CLAIM_LEASE.total_seconds(), self._drain_soon, queue, row.kind)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -11,6 +11,7 @@ task struct is built at sending time from events kept beside the run; what is no
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -29,7 +30,7 @@ from clew.engine.versions import Versions
 from clew.model.events import ActivityTaskScheduled, Event
 from clew.model.limits import Limits
 from clew.model.rejection import Rejection
-from clew.ports.store import Store, TaskKind, TaskRow
+from clew.ports.store import Store, StoreError, TaskKind, TaskRow
 from clew.service.requests import ActivityCancelReason, ActivityTask, TaskToken, UpdateMessage, WorkflowTask
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clew.engine")
 
 PRIORITY_DEFAULT: Final = 3
+
+READ_AGAIN_SECONDS: Final = 0.25
+"""How long after a failed read of a task's events it is tried again."""
 
 
 class WorkflowOffer:
@@ -50,6 +54,16 @@ class WorkflowOffer:
         self.session = session
         self.started = started
         self.is_partial = is_partial
+
+    def is_held(self, entry: RunEntry) -> bool:
+        """Whether the run, as it is now, counts on this very task being with the session."""
+        task, started = entry.state.workflow_task, self.started
+        return (
+            task is not None
+            and task.session == self.session.session_id
+            and task.lease_id == started.lease_id
+            and task.started_time == started.started_time
+        )
 
 
 class ActivityOffer:
@@ -77,6 +91,16 @@ class ActivityOffer:
         self.attempt_scheduled_time = activity.attempt_scheduled_time or activity.scheduled_time
         self.started_time = activity.started_time
 
+    def is_held(self, entry: RunEntry) -> bool:
+        """Whether the run, as it is now, counts on this very attempt being with the session."""
+        activity = entry.state.activities.get(self.scheduled_event_id)
+        return (
+            activity is not None
+            and activity.session == self.session.session_id
+            and activity.lease_id == self.lease_id
+            and activity.started_time == self.started_time
+        )
+
 
 Offer = WorkflowOffer | ActivityOffer
 
@@ -102,6 +126,7 @@ class OfferDesk:
         self._secret_of = secret_of
         self._spawn = spawn
         self._versions = versions
+        self._is_closed = False
 
     # --- before the commit ------------------------------------------------------------------------------------------
 
@@ -289,7 +314,19 @@ class OfferDesk:
         self._spawn(self._delete_rows(task_ids))
 
     async def _delete_rows(self, task_ids: list[int]) -> None:
-        await self._store.delete_tasks(task_ids)
+        try:
+            await self._store.delete_tasks(task_ids)
+        except StoreError as error:
+            # They are dropped when they are next claimed.
+            logger.warning("engine.rows_left count=%d error=%s", len(task_ids), error)
+
+    async def release_rows(self, task_ids: list[int]) -> None:
+        """Claimed rows were not started: they may be claimed again at once."""
+        await self._matcher.release_claims(task_ids)
+
+    def close(self) -> None:
+        """Give up what waits for the store to be readable again."""
+        self._is_closed = True
 
     def _events_at_hand(self, offer: WorkflowOffer) -> list[Event] | None:
         events = offer.entry.events_from(_first_event_id(offer))
@@ -346,10 +383,9 @@ class OfferDesk:
         )
 
     async def _send_workflow_task_later(self, offer: WorkflowOffer) -> None:
-        entry = offer.entry
         first, last = _first_event_id(offer), _last_event_id(offer.started)
-        events = await read_events(self._store, entry.shard, entry.run_key, first, last)
-        if offer.session.is_attached:
+        events = await self._read_in_the_end(offer, first, last)
+        if events is not None:
             self._send_workflow_task(offer, events)
 
     def _send_activity(self, offer: ActivityOffer, scheduled: ActivityTaskScheduled) -> None:
@@ -391,13 +427,30 @@ class OfferDesk:
 
     async def _send_activity_later(self, offer: ActivityOffer) -> None:
         entry, event_id = offer.entry, offer.scheduled_event_id
-        events = await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
+        events = await self._read_in_the_end(offer, event_id, event_id)
+        if events is None:
+            return
         scheduled = events[0] if events else None
         assert isinstance(scheduled, ActivityTaskScheduled), f"event {event_id} schedules a pending activity"
         if event_id in entry.state.activities:
             entry.scheduled[event_id] = scheduled
-        if offer.session.is_attached:
-            self._send_activity(offer, scheduled)
+        self._send_activity(offer, scheduled)
+
+    async def _read_in_the_end(self, offer: Offer, first: int, last: int) -> list[Event] | None:
+        """Events that a task needs, however long the store cannot be read; None when its worker has gone meanwhile.
+
+        The task is leased to the session by now: not sending it would cost the session a credit for good, and the run
+        the time until the lease ends.
+        """
+        entry, session = offer.entry, offer.session
+        events: list[Event] | None = None
+        while events is None and self._matcher.session(session.session_id) is session and not self._is_closed:
+            try:
+                events = await read_events(self._store, entry.shard, entry.run_key, first, last)
+            except StoreError as error:
+                logger.warning("engine.offer_delayed run_id=%s error=%s", entry.state.run_id, error)
+                await asyncio.sleep(READ_AGAIN_SECONDS)
+        return events if self._matcher.session(session.session_id) is session else None
 
 
 def _first_event_id(offer: WorkflowOffer) -> int:

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from clew.core.state import ExecutionState
+from clew.engine.funnel import store_error
 from clew.engine.history import read_events
 from clew.engine.matching import Matcher, Session, Want
 from clew.engine.runs import BufferedQuery, RunEntry
@@ -27,7 +28,7 @@ from clew.model.policies import QueryRejectCondition, WorkflowExecutionStatus
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
-from clew.ports.store import Store, TaskKind
+from clew.ports.store import Store, StoreError, TaskKind
 from clew.service.errors import RPCError
 from clew.service.requests import (
     AnswerQueryRequest,
@@ -138,6 +139,23 @@ class QueryDesk:
         except RPCError as error:
             if not query.future.done():
                 query.future.set_exception(error)
+        except StoreError as error:
+            if not query.future.done():
+                query.future.set_exception(store_error(error))
+
+    def abandon(self, entry: RunEntry) -> None:
+        """The run's memory is gone, and with it the task that was to carry its questions: they are asked again."""
+        for query in [*entry.queries, *entry.queries_on_task]:
+            if not query.future.done():
+                query.future.set_exception(
+                    RPCError(
+                        Rejection(
+                            code=RejectionCode.UNAVAILABLE,
+                            message="the workflow task that carried the question was lost; ask again",
+                        )
+                    )
+                )
+        entry.queries, entry.queries_on_task = [], []
 
     def refuse_waiting(self, entry: RunEntry, limits: Limits) -> None:
         """The run's workflow task keeps failing: tell those who wait for it."""
@@ -193,8 +211,11 @@ class QueryDesk:
         session, is_partial = await self._session_for(entry)
         events: list[Event] = []
         if not is_partial:
-            last = state.next_event_id - 1
-            events = entry.events_from(1) or await read_events(self._store, entry.shard, entry.run_key, 1, last)
+            try:
+                events = entry.events_from(1) or await self._read_all(entry)
+            except BaseException:
+                self._matcher.refund(session, TaskKind.WORKFLOW)
+                raise
         self._asked[query.task.query_id] = _Asked(query.future, session)
         session.sink.offer_workflow_task(
             WorkflowTask(
@@ -219,6 +240,9 @@ class QueryDesk:
                 started_time=self._clock.now(),
             )
         )
+
+    async def _read_all(self, entry: RunEntry) -> list[Event]:
+        return await read_events(self._store, entry.shard, entry.run_key, 1, entry.state.next_event_id - 1)
 
     async def _session_for(self, entry: RunEntry) -> tuple[Session, bool]:
         """A session with a credit to spend on this run, and whether it has the run cached."""

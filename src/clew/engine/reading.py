@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from clew.engine.funnel import telling_store_errors
 from clew.engine.history import LONG_POLL_SECONDS, HistoryWaiters, read_events
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
@@ -42,9 +43,13 @@ class Reader:
 
     async def get_history(self, request: GetHistoryRequest) -> GetHistoryResponse:
         """Events from a position on; waits for some when asked to."""
+        with telling_store_errors():
+            return await self._page(request)
+
+    async def _page(self, request: GetHistoryRequest) -> GetHistoryResponse:
         entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
         if request.wait_new_event:
-            await self._wait_for_events(entry, request)
+            entry = await self._wait_for_events(entry, request)
         state = entry.state
         last = self._durable_last_event_id(entry)
         if request.close_event_only:
@@ -65,14 +70,16 @@ class Reader:
         where = self._filter(request.query)
         size = max(1, min(request.page_size, PAGE_SIZE_MAX))
         before = _page_position(request.page_token)
-        rows = await self._store.list_runs(request.namespace, where, size + 1, before)
+        with telling_store_errors():
+            rows = await self._store.list_runs(request.namespace, where, size + 1, before)
         token = str(rows[size - 1].run_key) if len(rows) > size else ""
         return ListWorkflowsResponse(executions=tuple(info_of(row) for row in rows[:size]), next_page_token=token)
 
     async def count_workflows(self, request: CountWorkflowsRequest) -> CountWorkflowsResponse:
         """How many runs there are, in all and by status."""
         self._namespaces.get(request.namespace)
-        counts = await self._store.count_runs(request.namespace, self._filter(request.query))
+        with telling_store_errors():
+            counts = await self._store.count_runs(request.namespace, self._filter(request.query))
         groups = {status.value: count for status, count in counts.items() if count}
         return CountWorkflowsResponse(count=sum(groups.values()), groups=groups)
 
@@ -92,7 +99,8 @@ class Reader:
             return kept[: last - first + 1]
         return await read_events(self._store, entry.shard, entry.run_key, first, last)
 
-    async def _wait_for_events(self, entry: RunEntry, request: GetHistoryRequest) -> None:
+    async def _wait_for_events(self, entry: RunEntry, request: GetHistoryRequest) -> RunEntry:
+        """Wait until there is something to tell, or the long poll is over; gives the run as it is then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LONG_POLL_SECONDS
         while not self._has_news(entry, request):
@@ -103,8 +111,11 @@ class Reader:
             finally:
                 timer.cancel()
                 self._waiters.unregister(entry.run_key, waiter)
+            if entry.is_discarded:
+                entry = await self._locator.find(request.namespace, request.workflow_id, entry.state.run_id)
             if loop.time() >= deadline:
-                return
+                break
+        return entry
 
     def _has_news(self, entry: RunEntry, request: GetHistoryRequest) -> bool:
         state = entry.state

@@ -206,6 +206,8 @@ class UpdateDesk:
     @staticmethod
     def unregister(entry: RunEntry, update_id: str, future: asyncio.Future[Any]) -> None:
         """Nobody waits on this future any more."""
+        if future.done() and not future.cancelled():
+            future.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
         futures = entry.update_waiters.get(update_id)
         if futures and future in futures:
             futures.remove(future)
