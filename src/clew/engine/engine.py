@@ -653,21 +653,21 @@ class Engine:
         self._cache.discard(entry)
         if entry.update_waiters:
             self._updates.abandon(entry)
+        self._queries.abandon(entry)
 
     def _commit_failed(self, entry: RunEntry, error: StoreError) -> None:
         logger.warning("engine.commit_failed run_id=%s error=%s", entry.state.run_id, error)
         self._attention.arm_again_later(entry.shard, entry.run_key)
+        # It may have become durable all the same: whoever waits for it has to look.
+        self._outbox.wake()
+        self._waiters.wake(entry.run_key, is_closed=True)
 
     def _detached(self, session: Session) -> None:
         """A worker is gone: take up what it held."""
-        self._queries.abandon(entry)
         lost = session.session_id
         self._queries.on_detached(session)
         for entry in self._cache.holders(lost):
             limits = self._limits(entry.state.namespace)
-        # It may have become durable all the same: whoever waits for it has to look.
-        self._outbox.wake()
-        self._waiters.wake(entry.run_key, is_closed=True)
             self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits)))
 
     def _rerouted(self, namespace: str) -> None:
