@@ -20,6 +20,9 @@ from clew.lint._function import FunctionCheck
 from clew.lint._project import Module, Project, ProjectClass, ProjectFunction
 from clew.lint._rules import UNREADABLE, LintRule
 
+_TELLING: Final = ("clew", "defn", "Interceptor")
+"""A file with none of these defines neither a workflow nor an activity; most files of a project do not."""
+
 _VIA_MAX: Final = 12
 """A chain of calls longer than that helps nobody; and it ends what calls itself through ever other classes."""
 
@@ -56,6 +59,7 @@ class Checker:
         for module in self.project.checked_modules():
             if module.error is not None:
                 self._report_unreadable(module, module.error)
+            if not any(word in module.text for word in _TELLING):
                 continue
             check_definitions(self.project, module, self.report_at)
             for entry in entries_of(self.project, module):

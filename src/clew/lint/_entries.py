@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from clew.lint._project import (
     External,
@@ -71,7 +71,7 @@ def check_definitions(project: Project, module: Module, report: Report) -> None:
                 report(module, method, [method.lineno], ASYNC_QUERY, what)
             if handler is not None:
                 _check_parameters(project, module, method, f"{owner.name}.{method.name}", report)
-    for node in ast.walk(module.tree):
+    for node in _statements(module.tree):
         if isinstance(node, FunctionNode) and is_activity(project, ProjectFunction(module, node)):
             _check_parameters(project, module, node, f"activity {node.name}", report)
 
@@ -118,8 +118,19 @@ def _methods(project: Project, owner: ProjectClass, this: ProjectClass, seen: se
             yield from _methods(project, base, this, seen)
 
 
-def _classes(tree: ast.AST) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    return (node for node in _statements(tree) if isinstance(node, ast.ClassDef))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements, at any depth; expressions, which hold none, are not gone through."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner: Any = getattr(node, name, ())
+        statements: list[ast.AST] = inner if isinstance(inner, list) else []  # that of a lambda is an expression
+        for statement in statements:
+            if isinstance(statement, ast.stmt):
+                yield statement
+            yield from _statements(statement)
 
 
 def _is_interceptor(project: Project, owner: ProjectClass) -> bool:
