@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from clew.lint._project import (
     External,
@@ -125,9 +125,8 @@ def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     """All statements, at any depth; expressions, which hold none, are not gone through."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inner: Any = getattr(node, name, ())
-        statements: list[ast.AST] = inner if isinstance(inner, list) else []  # that of a lambda is an expression
-        for statement in statements:
+        inner: list[ast.AST] = getattr(node, name, [])
+        for statement in inner:
             if isinstance(statement, ast.stmt):
                 yield statement
             yield from _statements(statement)
