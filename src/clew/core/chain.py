@@ -39,6 +39,12 @@ NEXT_RUN_BACKOFF_MIN: Final = timedelta(seconds=1)
 _FIRST_COMPLETED_EVENT_ID: Final = 4
 """Where the first workflow task completes when nothing but the start came before."""
 
+EARLIER_UPDATES_KEPT: Final = 50
+"""Some times what may be in flight at once; a repeat comes within seconds."""
+
+REPEAT_WINDOW: Final = timedelta(minutes=1)
+"""A caller that lost its answer has asked again by then; what is older is not handed on to a third run."""
+
 NewRun = tuple[ExecutionState, Transition]
 
 
@@ -194,6 +200,7 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
     following.events.append(event)
     for deadline in (deadlines.KIND_FIRST_TASK, deadlines.KIND_RUN_TIMEOUT, deadlines.KIND_EXECUTION_TIMEOUT):
         state.arm(deadline)
+    state.earlier_updates = _earlier_updates(old, step.now)
     for update in old.updates.values():
         if not update.accepted_event_id:
             unsent = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0)
@@ -202,6 +209,17 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
     if state.updates:
         want_update_task(following)
     return state, following.transition()
+
+
+def _earlier_updates(old: ExecutionState, now: datetime) -> dict[str, str]:
+    """The updates that the chain took of late, so that one sent again after its run has gone on is not taken twice."""
+    earlier = dict(old.earlier_updates) if now - old.start_time < REPEAT_WINDOW else {}
+    for completed in old.completed_updates.values():
+        earlier[completed.update_id] = old.run_id
+    for update in old.updates.values():
+        if update.accepted_event_id:
+            earlier[update.update_id] = old.run_id
+    return dict(list(earlier.items())[-EARLIER_UPDATES_KEPT:])
 
 
 def _continue(

@@ -88,13 +88,18 @@ def _tell_activities(step: Step) -> None:
 def _settle_updates(step: Step, *, has_moved: bool) -> None:
     for update in step.state.updates.values():
         if update.accepted_event_id:
-            failure = Failure(
-                message=f"The workflow run ended before update {update.update_id!r}, which it had accepted, did.",
-                info=ApplicationInfo(type=UPDATE_ABANDONED_TYPE, non_retryable=True),
-            )
-            step.effects.append(UpdateSettled(update_id=update.update_id, outcome=e.UpdateOutcome(failure=failure)))
+            step.effects.append(UpdateSettled(update_id=update.update_id, outcome=abandoned_outcome(update.update_id)))
         elif not has_moved:
             step.effects.append(UpdateSettled(update_id=update.update_id, rejected=True))
+
+
+def abandoned_outcome(update_id: str) -> e.UpdateOutcome:
+    """What becomes of an update that its run had accepted and did not complete before it closed."""
+    failure = Failure(
+        message=f"The workflow run ended before update {update_id!r}, which it had accepted, did.",
+        info=ApplicationInfo(type=UPDATE_ABANDONED_TYPE, non_retryable=True),
+    )
+    return e.UpdateOutcome(failure=failure)
 
 
 def terminate_run(step: Step, *, reason: str, details: tuple[Any, ...] = (), identity: str = ENGINE_IDENTITY) -> None:

@@ -412,7 +412,7 @@ def _closed(state: ExecutionState, event: e.BaseEvent) -> Touched:
     state.children = {}
     state.external_signals = {}
     state.external_cancels = {}
-    state.updates = {}
+    state.updates = {key: update for key, update in state.updates.items() if update.accepted_event_id}
     derived = state.derived
     derived.activity_ids = {}
     derived.timer_ids = {}

@@ -97,13 +97,15 @@ class UpdateAdmission(_Reply, frozen=True, kw_only=True):
     """How far an update has come.
 
     Neither event id: admitted. `accepted_event_id` alone: accepted. Both: ended; the outcome is in the
-    WorkflowExecutionUpdateCompleted event of `completed_event_id`.
+    WorkflowExecutionUpdateCompleted event of `completed_event_id`. With `run_id`, an earlier run of the chain took it,
+    and knows how far it has come.
     """
 
     update_id: str
     accepted_event_id: int = 0
     completed_event_id: int = 0
     is_new: bool = False
+    run_id: str = ""
 
 
 class ExistingRun(_Reply, frozen=True, kw_only=True):

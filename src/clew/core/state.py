@@ -133,7 +133,8 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     external_signals: dict[int, PendingExternal] = {}
     external_cancels: dict[int, PendingExternal] = {}
     updates: dict[str, PendingUpdate] = {}
-    """By update id, in order of admission; those accepted follow from history."""
+    """By update id, in order of admission; those accepted follow from history. A closed run keeps those that it had
+    accepted and not completed."""
     completed_updates: dict[int, CompletedUpdate] = {}
     """By accepted event id."""
     cancel_requested: bool = False
@@ -163,6 +164,8 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     """Request ids of starts that were answered with this run."""
     extended_since: datetime | None = None
     """When the workflow task was scheduled that has been extended by empty answers since."""
+    earlier_updates: dict[str, str] = {}
+    """Which run of the chain took an update, for the latest ones; see `chain`."""
 
     @cached_property
     def derived(self) -> Derived:

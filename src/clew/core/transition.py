@@ -91,7 +91,8 @@ class NotifyParent(_Effect, frozen=True, kw_only=True):
 
 
 class UpdateSettled(_Effect, frozen=True, kw_only=True):
-    """An update was accepted (`outcome` is None), or ended. `rejected`: it left nothing in history."""
+    """An update was accepted (`outcome` is None), or ended. `rejected`: it left nothing in history; without an outcome,
+    because the run closed before it had accepted the update."""
 
     update_id: str
     outcome: UpdateOutcome | None = None

@@ -73,7 +73,8 @@ def find_update(state: ExecutionState, update_id: str) -> UpdateAdmission | None
     update = state.updates.get(update_id)
     if update is not None:
         return UpdateAdmission(update_id=update_id, accepted_event_id=update.accepted_event_id)
-    return None
+    run_id = state.earlier_updates.get(update_id)
+    return UpdateAdmission(update_id=update_id, run_id=run_id) if run_id is not None else None
 
 
 def _refuse_update(state: ExecutionState, request: UpdateRequest, limits: Limits) -> Rejection | None:

@@ -66,7 +66,7 @@ def describe_state(state: ExecutionState, *, why_unmatched: WhyUnmatched | None 
         pending_timers=timers if state.is_open else (),
         pending_children=children,
         pending_workflow_task=task,
-        pending_updates=tuple(state.updates),
+        pending_updates=tuple(state.updates) if state.is_open else (),
         buffered_events=tuple(event_type(event) for event in state.buffered_events),
         versioning=_versioning(state),
         waiting_for=tuple(_waiting_for(state, activities, task)) if state.is_open else (),

@@ -82,6 +82,7 @@ class RunEntry:
         "started_event",
         "state",
         "submitted_count",
+        "successor",
         "tail",
         "tail_from",
         "update_waiters",
@@ -111,6 +112,8 @@ class RunEntry:
         self.queries: list[BufferedQuery] = []
         self.queries_on_task: list[BufferedQuery] = []
         self.update_waiters: dict[str, list[asyncio.Future[object]]] = {}
+        self.successor: RunEntry | None = None
+        """The run that followed; those who waited here for an update that moved wait there."""
 
     @property
     def unsettled_count(self) -> int:

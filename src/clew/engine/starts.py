@@ -133,6 +133,11 @@ class Starter:
         """The entry of the run that follows another one of its chain."""
         entry = RunEntry(state, predecessor.shard, self._ids.next_run_key())
         entry.expected_latest_run_key = predecessor.run_key
+        predecessor.successor = entry
+        for update_id in state.updates:
+            waiting = predecessor.update_waiters.pop(update_id, None)
+            if waiting:
+                entry.update_waiters[update_id] = waiting
         self._cache.mark_closed(predecessor)
         self._cache.add(entry)
         return entry

@@ -3,8 +3,9 @@
 Owns: admission through the funnel, and the waiting for a stage. Never: the rules of updates (``core.updates``).
 
 How it works: an admitted update lives in the run's memory until its workflow task answers, and is durable once it is
-accepted. Callers wait on the run's entry under the update id; every settled stage wakes them. A call that outlives the
-long poll answers with the stage reached so far, and the client asks again.
+accepted. Callers wait on the run's entry under the update id; every settled stage wakes them. When the run continues as
+new before it has accepted the update, they move to the next run with it; when it closes, they are told. A call that
+outlives the long poll answers with the stage reached so far, and the client asks again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from clew.core.decisions import decide_admit_update
+from clew.core.closing import abandoned_outcome
+from clew.core.decisions import decide_admit_update, find_update
 from clew.core.replies import UpdateAdmission
 from clew.core.transition import Transition, UpdateSettled
 from clew.engine.funnel import Funnel, Operation
@@ -20,7 +22,7 @@ from clew.engine.history import LONG_POLL_SECONDS, read_events
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.runs import RunEntry
-from clew.model.events import WorkflowExecutionUpdateCompleted
+from clew.model.events import UpdateOutcome, WorkflowExecutionUpdateCompleted
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
 from clew.service.errors import RPCError
@@ -137,7 +139,7 @@ class UpdateDesk:
             if type(effect) is UpdateSettled:
                 for future in entry.update_waiters.pop(effect.update_id, ()):
                     if not future.done():
-                        future.set_result(effect)
+                        future.set_result((entry, effect))
 
     def abandon(self, entry: RunEntry) -> None:
         """The run's memory is gone, and with it what was only admitted: callers send it again."""
@@ -161,25 +163,26 @@ class UpdateDesk:
         deadline = self._loop.time() + LONG_POLL_SECONDS
         update_id = admission.update_id
         while True:
+            if admission.run_id:
+                return await self.poll(_elsewhere(entry, admission, stage))
             if admission.completed_event_id:
                 return await self._completed(entry, admission)
+            if admission.accepted_event_id and not entry.state.is_open:
+                return self._response(entry, update_id, UpdateStage.COMPLETED, abandoned_outcome(update_id))
             if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
                 return self._response(entry, update_id, UpdateStage.ACCEPTED)
             left = deadline - self._loop.time()
             done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
             if not done:
+                entry = _home(entry, update_id, waiter)
                 reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
                 return self._response(entry, update_id, reached)
-            settled: UpdateSettled = waiter.result()
+            settled: UpdateSettled
+            entry, settled = waiter.result()
             if settled.outcome is not None:
-                response = self._response(entry, update_id, UpdateStage.COMPLETED)
-                return UpdateResponse(
-                    update_id=response.update_id,
-                    workflow_id=response.workflow_id,
-                    run_id=response.run_id,
-                    stage=UpdateStage.COMPLETED,
-                    outcome=settled.outcome,
-                )
+                return self._response(entry, update_id, UpdateStage.COMPLETED, settled.outcome)
+            if settled.rejected:
+                raise _closed_before(entry, update_id)
             waiter = self.register(entry, update_id)
             admission = known_update(entry, update_id) or admission
 
@@ -189,13 +192,7 @@ class UpdateDesk:
         events = at_hand or await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
         event = events[0]
         assert isinstance(event, WorkflowExecutionUpdateCompleted), f"event {event_id} completes an update"
-        return UpdateResponse(
-            update_id=admission.update_id,
-            workflow_id=entry.state.workflow_id,
-            run_id=entry.state.run_id,
-            stage=UpdateStage.COMPLETED,
-            outcome=event.outcome,
-        )
+        return self._response(entry, admission.update_id, UpdateStage.COMPLETED, event.outcome)
 
     def register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
         """A future that the next settled stage of this update wakes."""
@@ -208,6 +205,7 @@ class UpdateDesk:
         """Nobody waits on this future any more."""
         if future.done() and not future.cancelled():
             future.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
+        entry = _home(entry, update_id, future)
         futures = entry.update_waiters.get(update_id)
         if futures and future in futures:
             futures.remove(future)
@@ -215,9 +213,12 @@ class UpdateDesk:
                 del entry.update_waiters[update_id]
 
     @staticmethod
-    def _response(entry: RunEntry, update_id: str, stage: UpdateStage) -> UpdateResponse:
+    def _response(
+        entry: RunEntry, update_id: str, stage: UpdateStage, outcome: UpdateOutcome | None = None
+    ) -> UpdateResponse:
+        state = entry.state
         return UpdateResponse(
-            update_id=update_id, workflow_id=entry.state.workflow_id, run_id=entry.state.run_id, stage=stage
+            update_id=update_id, workflow_id=state.workflow_id, run_id=state.run_id, stage=stage, outcome=outcome
         )
 
     @staticmethod
@@ -241,14 +242,37 @@ def check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
 
 def known_update(entry: RunEntry, update_id: str) -> UpdateAdmission | None:
     """How far the run has come with this update; None when it does not know it."""
-    pending = entry.state.updates.get(update_id)
-    if pending is not None:
-        return UpdateAdmission(update_id=update_id, accepted_event_id=pending.accepted_event_id)
-    completed = entry.state.derived.update_ids.get(update_id)
-    if completed is None:
-        return None
-    return UpdateAdmission(
-        update_id=update_id,
-        accepted_event_id=completed.accepted_event_id,
-        completed_event_id=completed.completed_event_id,
+    return find_update(entry.state, update_id)
+
+
+def _home(entry: RunEntry, update_id: str, waiter: asyncio.Future[Any]) -> RunEntry:
+    """Where the future waits: the run itself, or one that followed it and took the update over."""
+    at: RunEntry | None = entry
+    while at is not None:
+        if waiter in at.update_waiters.get(update_id, ()):
+            return at
+        at = at.successor
+    return entry
+
+
+def _elsewhere(entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage) -> PollUpdateRequest:
+    state = entry.state
+    return PollUpdateRequest(
+        namespace=state.namespace,
+        workflow_id=state.workflow_id,
+        run_id=admission.run_id,
+        update_id=admission.update_id,
+        wait_stage=stage,
+    )
+
+
+def _closed_before(entry: RunEntry, update_id: str) -> RPCError:
+    state = entry.state
+    return RPCError(
+        Rejection(
+            code=RejectionCode.WORKFLOW_ALREADY_COMPLETED,
+            message=f"Workflow {state.workflow_id!r} is closed ({state.status.value}). It had not accepted update "
+            f"{update_id!r}, which therefore had no effect.",
+            details={"workflow_id": state.workflow_id, "run_id": state.run_id},
+        )
     )
