@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from clew.model.payload_wire import decode_payload, encode_payload
+
 StoredPayload: TypeAlias = msgspec.Raw
 """One payload as a slice of JSON text (see the module docstring)."""
 
@@ -51,6 +53,19 @@ class Payload(msgspec.Struct, gc=False, frozen=True):
 
     metadata: dict[str, bytes]
     data: bytes = b""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - the name of the published message class
+        """Give the whole payload as bytes, in the protobuf encoding of the published API: what a codec can wrap."""
+        return encode_payload(self.metadata, self.data)
+
+    @staticmethod
+    def FromString(s: bytes) -> Payload:  # noqa: N802 - the name of the published message class
+        """Read what `SerializeToString` gave, here or in the published SDK.
+
+        Raises:
+            ValueError: These bytes are something else.
+        """
+        return Payload(*decode_payload(s))
 
 
 class _Wrapped(msgspec.Struct, gc=False, frozen=True):

@@ -12,7 +12,9 @@ from clew.worker._plugin import Plugin, ReplayerConfig, WorkerConfig
 from clew.worker._rebuilding import RebuiltRun, TaskStack
 from clew.worker._replayer import Replayer, WorkflowReplayResult, WorkflowReplayResults
 from clew.worker._settings import WorkerDeploymentConfig
+from clew.worker._shared_state import SharedStateManager
 from clew.worker._worker import Worker
+from clew.worker.workflow_sandbox import UnsandboxedWorkflowRunner, WorkflowRunner
 from clew.workflow._interceptor import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
@@ -42,12 +44,14 @@ __all__ = [
     "RebuiltRun",
     "Replayer",
     "ReplayerConfig",
+    "SharedStateManager",
     "SignalChildWorkflowInput",
     "SignalExternalWorkflowInput",
     "StartActivityInput",
     "StartChildWorkflowInput",
     "StartLocalActivityInput",
     "TaskStack",
+    "UnsandboxedWorkflowRunner",
     "Worker",
     "WorkerConfig",
     "WorkerDeploymentConfig",
@@ -56,4 +60,5 @@ __all__ = [
     "WorkflowOutboundInterceptor",
     "WorkflowReplayResult",
     "WorkflowReplayResults",
+    "WorkflowRunner",
 ]
