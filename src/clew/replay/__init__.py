@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from clew.replay.local_activities import step_marker
 from clew.replay.machine import WorkflowMachine
 from clew.replay.options import (
     ActivationResult,
@@ -21,4 +22,5 @@ __all__ = [
     "MachineOptions",
     "NondeterminismPolicy",
     "WorkflowMachine",
+    "step_marker",
 ]

@@ -1,18 +1,22 @@
-"""Local activities: steps that the worker runs itself, each recorded by one marker (semantics 0.5).
+"""Local activities: steps that the worker runs itself, each recorded by one marker (semantics 0.5, docs/adr/0016).
 
-Owns: which of them are open, what of them the worker is to run, and how a marker settles one. Never: runs one.
+Owns: which of them are open, what of them the worker is to run, and how an outcome settles one. Never: runs one.
 
 How it works: an open local activity keeps the workflow task open. When the worker has an outcome, there are two ways:
 
-* ``durable="step"``: the outcome leaves as a marker, with a wish for the next task at once. It reaches the code only
-  when that task brings the marker back, as an event like any other. So nothing the code does rests on an outcome that
-  is not durable, and replay needs no special rule.
+* ``durable="step"``: it is recorded as a marker at once, while the task goes on, and only then given to the code. So
+  nothing the code does rests on an outcome that is not durable. In history the marker stands between the task's start
+  and its end, and is applied there on replay.
 * ``durable="batch"``: the outcome reaches the code at once and its marker leaves with the task's other commands. On
   replay the markers of a task are known beforehand and settle their activities, in their order, after the task's
-  events.
+  events. A step that is recorded meanwhile takes the markers of the batch along, ahead of its own.
 
 An attempt that failed and is to be tried again only later than the worker cares to wait ends with a back-off: a
 marker too, after which the run sets a durable timer and asks for the next attempt.
+
+Whether a cancelled one is waited for depends on whether the worker has been asked for it. On replay that must come out
+the same, so it does not go by when the worker was told: what was asked for is *handed out* (`hand_out`) after each
+event, live or replayed.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from clew.replay.commands import LOCAL_ACTIVITY_MARKER, Pending
 from clew.replay.errors import CancelledActivityError
 from clew.replay.handles import StartedActivity
 from clew.replay.loop import WorkflowLoop
-from clew.replay.matching import Ledger
+from clew.replay.matching import DOCS, Ledger
 from clew.replay.options import LocalActivityOutcome, LocalActivityRequest
 from clew.replay.values import Values
 from clew.workflow._activities import ActivityCancellationType
@@ -41,6 +45,9 @@ from clew.workflow._interceptor import StartLocalActivityInput
 
 _WAIT: Final = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 _ABANDON: Final = ActivityCancellationType.ABANDON
+
+NAMED_MAX: Final = 3
+"""Local activities that an error message names; there may be thousands."""
 
 
 class MarkerData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +58,8 @@ class MarkerData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     durable: str = "step"
     attempt: int = 1
     backoff_seconds: float = 0.0
+    ordinal: int = 1
+    """Which one it is of those that were started under this id, one after the other."""
 
 
 _decode_data = msgspec.json.Decoder(MarkerData).decode
@@ -75,19 +84,23 @@ class _Backoff(Exception):
 class _Open:
     """A local activity that has no outcome yet."""
 
-    __slots__ = ("activity_id", "attempt", "future", "input", "is_done", "is_handed_out", "payloads", "sequence")
+    __slots__ = (
+        "activity_id", "attempt", "future", "input", "is_done", "is_handed_out", "ordinal", "payloads", "sequence",
+    )  # fmt: skip
 
     def __init__(
         self,
         sequence: int,
         asked: StartLocalActivityInput,
         activity_id: str,
+        ordinal: int,
         payloads: Payloads,
         future: asyncio.Future[Any],
     ) -> None:
         self.sequence = sequence
         self.input = asked
         self.activity_id = activity_id
+        self.ordinal = ordinal
         self.payloads = payloads
         self.future = future
         self.attempt = 1
@@ -95,9 +108,32 @@ class _Open:
         self.is_handed_out = False
 
 
+def marker_of(data: MarkerData, outcome: LocalActivityOutcome) -> c.RecordMarker:
+    """Give the marker that records an outcome."""
+    details: dict[str, Payloads] = {"data": (msgspec.Raw(_encode(data)),)}
+    failure = outcome.failure
+    if outcome.is_cancelled and failure is None:
+        failure = Failure(message="Local activity cancelled", info=CanceledInfo())
+    if failure is None:
+        details["result"] = outcome.result
+    return c.RecordMarker(marker_name=LOCAL_ACTIVITY_MARKER, details=details, failure=failure)
+
+
+def step_marker(request: LocalActivityRequest, outcome: LocalActivityOutcome) -> c.RecordMarker:
+    """Give the marker by which the worker makes the outcome of a step durable."""
+    data = MarkerData(
+        activity_id=request.activity_id,
+        activity_type=request.activity_type,
+        attempt=outcome.attempt,
+        backoff_seconds=outcome.backoff.total_seconds() if outcome.backoff is not None else 0.0,
+        ordinal=request.ordinal,
+    )
+    return marker_of(data, outcome)
+
+
 @final
 class RecordLocalActivity(Pending):
-    """The outcome of a local activity, on its way into history."""
+    """The outcome of a local activity in a batch, on its way into history."""
 
     __slots__ = ("data", "outcome")
     event_type = e.MarkerRecorded
@@ -107,14 +143,8 @@ class RecordLocalActivity(Pending):
         self.data = data
         self.outcome = outcome
 
-    def to_command(self) -> c.Command:
-        details: dict[str, Payloads] = {"data": (msgspec.Raw(_encode(self.data)),)}
-        if self.outcome.failure is None and not self.outcome.is_cancelled:
-            details["result"] = self.outcome.result
-        failure = self.outcome.failure
-        if failure is None and self.outcome.is_cancelled:
-            failure = Failure(message="Local activity cancelled", info=CanceledInfo())
-        return c.RecordMarker(marker_name=LOCAL_ACTIVITY_MARKER, details=details, failure=failure)
+    def to_command(self) -> c.RecordMarker:
+        return marker_of(self.data, self.outcome)
 
     def differences(self, event: e.MarkerRecorded) -> list[str]:
         data = marker_data(event)
@@ -155,10 +185,18 @@ class LocalActivities:
         self._check_writable = check_writable
         self._sleep = sleep
         self._open: dict[str, _Open] = {}
+        self._by_sequence: dict[int, _Open] = {}
+        self._abandoned: dict[tuple[str, int], str] = {}
+        """Types of those that nobody waits for, by id and ordinal: the outcome may have been on its way."""
         self._counts: dict[str, int] = {}
+        self._ordinals: dict[str, int] = {}
         self._sequence = 0
-        self._finished: list[RecordLocalActivity] = []
+        self._fresh: list[_Open] = []
+        """Asked for since the last event."""
+        self._requested: list[_Open] = []
+        """Handed out; the worker is told next."""
         self._cancelled: list[int] = []
+        self._forgotten: list[int] = []
 
     # --- from the code -------------------------------------------------------------------------------------
 
@@ -166,7 +204,7 @@ class LocalActivities:
         """Ask for a local activity and give its handle."""
         self._check_writable("start a local activity")
         payloads = self._values.encode(asked.args, "argument of local activity", asked.activity)
-        activity_id = asked.activity_id
+        activity_id, ordinal = asked.activity_id, 1
         if activity_id is None:
             self._counts[asked.activity] = count = self._counts.get(asked.activity, 0) + 1
             activity_id = f"{asked.activity}-local-{count}"
@@ -174,13 +212,14 @@ class LocalActivities:
             raise ValueError(
                 f"Local activity id {activity_id!r} is in use by one that is not finished; choose another."
             )
+        if asked.activity_id is not None:
+            self._ordinals[activity_id] = ordinal = self._ordinals.get(activity_id, 0) + 1
         self._sequence += 1
-        activity = _Open(self._sequence, asked, activity_id, payloads, self._loop.create_future())
-        self._open[activity_id] = activity
+        activity = _Open(self._sequence, asked, activity_id, ordinal, payloads, self._loop.create_future())
+        self._add(activity)
 
         def on_early_cancel() -> None:
-            self._stop(activity)
-            if asked.cancellation_type is not _WAIT and not activity.future.done():
+            if self._stop(activity) and not activity.future.done():
                 activity.future.set_exception(self._cancelled_error(activity))
 
         handle = StartedActivity(
@@ -198,8 +237,7 @@ class LocalActivities:
             except asyncio.CancelledError:
                 if activity.is_done:
                     raise
-                self._stop(activity)
-                if activity.input.cancellation_type is not _WAIT:
+                if self._stop(activity):
                     error = self._cancelled_error(activity)
                     raise error from error.cause
                 activity.future = self._loop.create_future()
@@ -208,19 +246,32 @@ class LocalActivities:
                 activity.attempt = backoff.attempt
                 activity.future = self._loop.create_future()
                 activity.is_done = activity.is_handed_out = False
-                self._open[activity.activity_id] = activity
+                self._add(activity)
             else:
                 return self._values.decode_result(payloads, activity.input.ret_type)
 
-    def _stop(self, activity: _Open) -> None:
+    def _add(self, activity: _Open) -> None:
+        self._open[activity.activity_id] = activity
+        self._by_sequence[activity.sequence] = activity
+        self._fresh.append(activity)
+
+    def _remove(self, activity: _Open) -> None:
+        activity.is_done = True
+        self._open.pop(activity.activity_id, None)
+        self._by_sequence.pop(activity.sequence, None)
+
+    def _stop(self, activity: _Open) -> bool:
+        """Stop one as its options say; say whether its outcome is not waited for."""
         kind = activity.input.cancellation_type
         if kind is not _ABANDON and activity.is_handed_out:
             self._cancelled.append(activity.sequence)
-        if kind is not _WAIT or not activity.is_handed_out:
-            activity.is_done = True
-            self._open.pop(activity.activity_id, None)
-            if kind is _WAIT and not activity.future.done():
-                activity.future.set_exception(self._cancelled_error(activity))
+        if kind is _WAIT and activity.is_handed_out:
+            return False
+        if activity.is_handed_out:
+            self._forgotten.append(activity.sequence)
+            self._abandoned[activity.activity_id, activity.ordinal] = activity.input.activity
+        self._remove(activity)
+        return True
 
     # --- to and from the worker ----------------------------------------------------------------------------
 
@@ -229,65 +280,73 @@ class LocalActivities:
         """Whether one has no outcome yet."""
         return bool(self._open)
 
-    @property
-    def has_finished(self) -> bool:
-        """Whether an outcome waits to leave."""
-        return bool(self._finished)
+    def hand_out(self) -> None:
+        """Hand out what was asked for since the last event; called after each, live or replayed."""
+        if self._fresh:
+            for activity in self._fresh:
+                activity.is_handed_out = True
+            self._requested += self._fresh
+            self._fresh = []
 
     def take_requests(self) -> tuple[LocalActivityRequest, ...]:
         """Give what the worker has to run and has not been told yet."""
-        requests: list[LocalActivityRequest] = []
-        for activity in self._open.values():
-            if not activity.is_handed_out:
-                activity.is_handed_out = True
-                requests.append(
-                    LocalActivityRequest(
-                        sequence=activity.sequence,
-                        activity_id=activity.activity_id,
-                        activity_type=activity.input.activity,
-                        input=activity.input,
-                        payloads=activity.payloads,
-                        attempt=activity.attempt,
-                    )
+        requested, self._requested = self._requested, []
+        return tuple(
+            [
+                LocalActivityRequest(
+                    sequence=activity.sequence,
+                    activity_id=activity.activity_id,
+                    activity_type=activity.input.activity,
+                    input=activity.input,
+                    payloads=activity.payloads,
+                    attempt=activity.attempt,
+                    ordinal=activity.ordinal,
                 )
-        return tuple(requests)
+                for activity in requested
+                if not activity.is_done
+            ]
+        )
 
     def take_cancellations(self) -> tuple[int, ...]:
         """Give the sequence numbers of those that are to stop."""
         cancelled, self._cancelled = tuple(self._cancelled), []
         return cancelled
 
-    def take_finished(self) -> list[Pending]:
-        """Give the markers that are to leave."""
-        finished: list[Pending] = [*self._finished]
-        self._finished = []
-        return finished
+    def take_forgotten(self) -> tuple[int, ...]:
+        """Give the sequence numbers of those whose outcome nobody waits for."""
+        forgotten, self._forgotten = tuple(self._forgotten), []
+        return forgotten
 
-    def finish(self, outcome: LocalActivityOutcome) -> bool:
-        """Take an outcome; say whether the code can go on with it now."""
-        activity = next((a for a in self._open.values() if a.sequence == outcome.sequence), None)
+    def finish(self, outcome: LocalActivityOutcome) -> None:
+        """Take the outcome of one in a batch, which is recorded with the other requests."""
+        activity = self._by_sequence.get(outcome.sequence)
         if activity is None:
-            return False
-        backoff = outcome.backoff.total_seconds() if outcome.backoff is not None else 0.0
+            return
         data = MarkerData(
             activity_id=activity.activity_id,
             activity_type=activity.input.activity,
-            durable=activity.input.durable,
+            durable="batch",
             attempt=outcome.attempt,
-            backoff_seconds=backoff,
+            backoff_seconds=outcome.backoff.total_seconds() if outcome.backoff is not None else 0.0,
+            ordinal=activity.ordinal,
         )
-        record = RecordLocalActivity(data, outcome)
-        if activity.input.durable == "step":
-            self._finished.append(record)
-            return False
-        self._ledger.add(record)
-        self._settle(data, outcome)
-        return True
+        self._ledger.add(RecordLocalActivity(data, outcome))
+        self._settle(activity, outcome)
+
+    def take_recorded(self, outcome: LocalActivityOutcome) -> None:
+        """Take the outcome of a step, which is durable."""
+        activity = self._by_sequence.get(outcome.sequence)
+        if activity is not None:  # else it was cancelled by what was recorded together with it
+            self._settle(activity, outcome)
 
     # --- from history --------------------------------------------------------------------------------------
 
-    def apply_marker(self, event: e.MarkerRecorded) -> None:
+    def apply_marker(self, event: e.MarkerRecorded, *, is_among_requests: bool) -> None:
         """Settle the local activity that a marker is of.
+
+        Args:
+            event: The marker.
+            is_among_requests: Whether it stands among the events of the task's commands, not between start and end.
 
         Raises:
             NondeterminismError: The code has not asked for it.
@@ -295,16 +354,10 @@ class LocalActivities:
         data = marker_data(event)
         assert data is not None, "only markers of local activities come here"
         activity = self._open.get(data.activity_id)
-        if activity is None or activity.input.activity != data.activity_type:
-            attempted = activity.input.activity if activity is not None else "nothing"
-            raise NondeterminismError(
-                f"Workflow code no longer fits its history at event {event.event_id}. Recorded: the outcome of local "
-                f"activity {data.activity_type!r} with id {data.activity_id!r}. Attempted under that id: {attempted}. "
-                "Put the former code back, or guard the change with workflow.patched().",
-                event_id=event.event_id,
-                recorded=f"local activity {data.activity_type!r} with id {data.activity_id!r}",
-                attempted=attempted,
-            )
+        if self._abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
+            return
+        if activity is None or (activity.input.activity, activity.ordinal) != (data.activity_type, data.ordinal):
+            raise self._mismatch(event.event_id, data, activity)
         outcome = LocalActivityOutcome(
             sequence=activity.sequence,
             result=event.details.get("result", ()),
@@ -312,25 +365,41 @@ class LocalActivities:
             attempt=data.attempt,
             backoff=timedelta(seconds=data.backoff_seconds) if data.backoff_seconds else None,
         )
-        if data.durable == "batch":
+        if is_among_requests:
             self._ledger.add(RecordLocalActivity(data, outcome))
-        self._settle(data, outcome)
+        self._settle(activity, outcome)
 
-    def _settle(self, data: MarkerData, outcome: LocalActivityOutcome) -> None:
-        activity = self._open.pop(data.activity_id)
-        activity.is_done = True
-        if activity.future.done():
+    def _mismatch(self, event_id: int, data: MarkerData, found: _Open | None) -> NondeterminismError:
+        open_ones = [found] if found is not None else list(self._open.values())
+        named = [f"local activity {a.input.activity!r} with id {a.activity_id!r}" for a in open_ones[:NAMED_MAX]]
+        attempted = ", ".join(named) or "no local activity"
+        recorded = f"the outcome of local activity {data.activity_type!r} with id {data.activity_id!r}"
+        place = self._ledger.where()
+        return NondeterminismError(
+            f"Workflow code no longer fits its history at event {event_id}. Recorded: {recorded}. Attempted: "
+            f"{attempted} at {place}. Put the former code back, or guard the change with workflow.patched(). "
+            f"See {DOCS}.",
+            event_id=event_id,
+            recorded=recorded,
+            attempted=attempted,
+            source_line=place,
+        )
+
+    def _settle(self, activity: _Open, outcome: LocalActivityOutcome) -> None:
+        self._remove(activity)
+        future, failure = activity.future, outcome.failure
+        if future.done():
             return
-        if data.backoff_seconds:
-            activity.future.set_exception(_Backoff(data.backoff_seconds, data.attempt + 1))
-        elif outcome.is_cancelled or (outcome.failure is not None and isinstance(outcome.failure.info, CanceledInfo)):
-            activity.future.set_exception(self._cancelled_error(activity))
-        elif outcome.failure is not None:
+        if outcome.backoff is not None:
+            future.set_exception(_Backoff(outcome.backoff.total_seconds(), outcome.attempt + 1))
+        elif outcome.is_cancelled or (failure is not None and isinstance(failure.info, CanceledInfo)):
+            future.set_exception(self._cancelled_error(activity))
+        elif failure is not None:
             error = ActivityError("Local activity failed", **self._fields(activity, RetryState.NON_RETRYABLE_FAILURE))
-            error.__cause__ = self._values.from_failure(outcome.failure)
-            activity.future.set_exception(error)
+            error.__cause__ = self._values.from_failure(failure)
+            future.set_exception(error)
         else:
-            activity.future.set_result(outcome.result)
+            future.set_result(outcome.result)
 
     def _cancelled_error(self, activity: _Open) -> CancelledActivityError:
         error = CancelledActivityError(

@@ -17,6 +17,10 @@ answer. The order within an activation (docs/adr/0009):
 3. Updates are applied at the place in history at which they were admitted.
 4. Queries are answered at the end.
 
+A task may have markers between its start and its end: outcomes of local activities, recorded while it went on
+(docs/adr/0016). They belong to its activation, after the events before it, each with a time of its own. Such a task
+counts even if it came to no answer: the next attempt goes on with the same activation where the last marker left it.
+
 A machine whose activation failed must not be used again: the next task rebuilds the run from its history.
 """
 
@@ -26,6 +30,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, Final, cast, final
 
 from clew.common import RawValue, VersioningBehavior
@@ -135,11 +140,13 @@ class WorkflowMachine:
         """Whether the cancellation reaches `run` in any case, be it swallowed further in."""
         self._is_cancel_requested = False
         self._is_broken = False
-        self._asked: list[requests.Pending] = []
-        """What the latest activation asked for."""
+        self._is_activating = False
+        """Whether the latest activation can still go on: its requests are neither sent nor recorded."""
+        self._is_inside = False
+        """Whether the last event applied lies between the start and the end of a workflow task."""
         self._open_task: WorkflowTask | None = None
-        self._outcomes: list[LocalActivityOutcome] = []
-        """Outcomes that came while no task was open."""
+        self._offered_count = 0
+        """Requests of the open task that have been given to the worker as `ActivationResult.unrecorded_markers`."""
         self._acceptances: dict[str, UpdateAcceptance] = {}
         self._admitted: dict[str, e.UpdateRequest] = {}
         self._apply: dict[type[e.BaseEvent], Callable[[Any], None]] = {
@@ -148,11 +155,12 @@ class WorkflowMachine:
             e.WorkflowExecutionCancelRequested: self._apply_cancel_requested,
             e.WorkflowExecutionUpdateAdmitted: self._apply_update_admitted,
             e.WorkflowTaskFailed: self._apply_task_failed,
-            e.MarkerRecorded: self._runtime.local.apply_marker,
             **Resolutions(self._ledger, self._loop, values).handlers(),
         }
         self.cached_through_event_id = 0
-        """The last event that has been applied; the events of a partial task must begin right after it."""
+        """The start of the last workflow task that has been applied; the events of a partial task begin right after."""
+        self._applied_event_id = 0
+        """The last event that has been applied: that, or a marker recorded since."""
         if self._options.is_guarded:
             _install_guard(definition)
 
@@ -255,6 +263,7 @@ class WorkflowMachine:
                 f"end at {task.events[-1].event_id if task.events else 'none'} after {self.cached_through_event_id}."
             )
         self._open_task = task
+        self._offered_count = 0
         if not self._runtime.local.has_open:
             return self._answer_task(task)
         if task.queries or task.messages or not self._can_wait():
@@ -263,34 +272,49 @@ class WorkflowMachine:
 
     # --- local activities ----------------------------------------------------------------------------------------
 
-    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult | None:
-        """Take the outcome of a local activity; on a workflow thread, like `activate`.
+    def take_recorded(
+        self,
+        outcomes: Sequence[LocalActivityOutcome],
+        *,
+        last_event_id: int,
+        event_time: datetime,
+        is_end_wanted: bool = False,
+    ) -> ActivationResult:
+        """Take outcomes of local activities that have been recorded; on a workflow thread, like `activate`.
+
+        Args:
+            outcomes: In the order of their markers.
+            last_event_id: Of the last marker.
+            event_time: Of the markers.
+            is_end_wanted: Something waits for the open task to be answered.
 
         Returns:
-            The answer to the open task, or what else is to be run before it can be given. None if no task is open: then
-            the next one takes the outcome along.
+            The answer to the open task, or what else is to be run before it can be given.
         """
-        assert not self._is_broken, "a machine is not used again after its activation failed or it was evicted"
-        task = self._open_task
-        if task is None:
-            self._outcomes.append(outcome)
-            return None
-        before = self._loop.enter()
-        if self._options.is_guarded:
-            guard.enter(self._label)
-        try:
-            self._take_outcomes([outcome])
+
+        def take() -> None:
+            # What was given to the worker stands in history ahead of them.
+            self._ledger.forget_first(self._offered_count)
+            self._offered_count = 0
+            self._applied_event_id = last_event_id
+            self._set_time(event_time)
             local = self._runtime.local
-            self._asked = [*self._asked, *self._ledger.finish_more(self._close)]
-            if not local.has_open or not self._can_wait():
-                return self._answer_task(task)
-            return self._wait_for_local_activities()
-        except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
-            return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
-        finally:
-            if self._options.is_guarded:
-                guard.exit()
-            self._loop.leave(before)
+            for outcome in outcomes:
+                local.take_recorded(outcome)
+                self._settle()
+                local.hand_out()
+
+        return self._go_on(take, is_end_wanted=is_end_wanted)
+
+    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult:
+        """Take the outcome of a local activity in a batch, which leaves with the task; see `take_recorded`."""
+
+        def take() -> None:
+            self._runtime.local.finish(outcome)
+            self._settle()
+            self._runtime.local.hand_out()
+
+        return self._go_on(take)
 
     def extend_task(self) -> ActivationResult | None:
         """Answer the open task because its time runs out, and ask for another; its local activities run on.
@@ -300,30 +324,49 @@ class WorkflowMachine:
         """
         return self._answer_task(self._open_task) if self._open_task is not None else None
 
-    def _take_outcomes(self, outcomes: list[LocalActivityOutcome]) -> None:
-        for outcome in outcomes:
-            if self._runtime.local.finish(outcome):
-                self._settle()
+    def _go_on(self, take: Callable[[], None], *, is_end_wanted: bool = False) -> ActivationResult:
+        assert not self._is_broken, "a machine is not used again after its activation failed or it was evicted"
+        task = self._open_task
+        assert task is not None, "outcomes are taken while a task is open"
+        before = self._loop.enter()
+        if self._options.is_guarded:
+            guard.enter(self._label)
+        try:
+            take()
+            if is_end_wanted or not self._runtime.local.has_open or not self._can_wait():
+                return self._answer_task(task)
+            return self._wait_for_local_activities()
+        except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
+            return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
+        finally:
+            if self._options.is_guarded:
+                guard.exit()
+            self._loop.leave(before)
 
     def _can_wait(self) -> bool:
         """Whether nothing but records of local activities would be held up."""
-        is_free = all(isinstance(request, RecordLocalActivity) for request in self._asked)
-        return is_free and not self._runtime.local.has_finished and self._close is None
+        new = self._ledger.asked_since(self._offered_count)
+        return self._close is None and all(isinstance(request, RecordLocalActivity) for request in new)
 
     def _wait_for_local_activities(self) -> ActivationResult:
-        local = self._runtime.local
+        local, ledger = self._runtime.local, self._ledger
+        markers = [
+            r.to_command() for r in ledger.asked_since(self._offered_count) if isinstance(r, RecordLocalActivity)
+        ]
+        self._offered_count = ledger.asked_count
         return ActivationResult(
             completion=None,
             local_activities=local.take_requests(),
             cancelled_local_activities=local.take_cancellations(),
+            forgotten_local_activities=local.take_forgotten(),
+            unrecorded_markers=tuple(markers),
         )
 
     def _answer_task(self, task: WorkflowTask) -> ActivationResult:
         local = self._runtime.local
         self._open_task = None
-        markers = local.take_finished() if self._close is None else []
-        asked = [*self._asked, *markers]
-        self._asked = []
+        self._is_activating = self._is_inside = False
+        asked = self._ledger.finish(self._close)
         answers = tuple(self._answer(query) for query in task.queries)
         completion = CompleteWorkflowTaskRequest(
             token=task.token,
@@ -336,7 +379,7 @@ class WorkflowMachine:
                 if isinstance(r, requests.CompleteUpdate)
             ),
             query_results=answers,
-            force_create_new_workflow_task=self._close is None and bool(markers or local.has_open),
+            force_create_new_workflow_task=self._close is None and local.has_open,
             versioning_behavior=self._versioning_behavior(),
             waiting_on=() if self._close is not None or not self._options.reports_waiting else self.waiting_on(),
         )
@@ -346,6 +389,7 @@ class WorkflowMachine:
             is_closed=is_closed,
             local_activities=() if is_closed else local.take_requests(),
             cancelled_local_activities=local.take_cancellations(),
+            forgotten_local_activities=local.take_forgotten(),
         )
 
     def _versioning_behavior(self) -> VersioningBehavior:
@@ -365,21 +409,37 @@ class WorkflowMachine:
 
     def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> list[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
-        first = self.cached_through_event_id
+        first = self._applied_event_id
         pending: list[e.Event] = []
-        count = len(events)
+        last = len(events) - 1
         for index, event in enumerate(events):
             if event.event_id <= first:
                 continue
+            kind = type(event)
+            if self._is_inside:
+                if isinstance(event, e.MarkerRecorded):
+                    self._apply_inside(event, is_live=live_event_id > 0 and _is_last_recorded(events, index))
+                    continue
+                self._is_inside = False
+                if kind is e.WorkflowTaskCompleted:
+                    self._end_activation(_recorded_requests(events, index + 1))
             pending.append(event)
-            if type(event) is not e.WorkflowTaskStarted:
+            if kind is not e.WorkflowTaskStarted:
                 continue
             is_live = event.event_id == live_event_id
-            is_recorded = index + 1 < count and type(events[index + 1]) is e.WorkflowTaskCompleted
-            if is_live or is_recorded:
-                recorded = () if is_live else _recorded_requests(events, index + 2)
-                self._run_task(pending, event, is_live, recorded, messages if is_live else ())
-                self.cached_through_event_id = event.event_id
+            following = type(events[index + 1]) if index < last else None
+            if is_live:
+                self._run_task(pending, event, True, (), messages)  # type: ignore[arg-type]
+                pending = []
+            elif following is e.WorkflowTaskCompleted:
+                recorded = _recorded_requests(events, index + 2)
+                self._run_task(pending, event, False, recorded, _accepted_updates(recorded))  # type: ignore[arg-type]
+                pending = []
+            elif following is e.MarkerRecorded:
+                completed = _next_completed(events, index + 2)
+                recorded = _recorded_requests(events, completed + 1)
+                updates = _accepted_updates(recorded) if _is_of_task(events, completed, event.event_id) else ()
+                self._run_task(pending, event, False, recorded, updates)  # type: ignore[arg-type]
                 pending = []
         return pending
 
@@ -389,38 +449,63 @@ class WorkflowMachine:
         task_event: e.WorkflowTaskStarted,
         is_live: bool,
         recorded: Sequence[Any],
-        messages: Sequence[Any],
+        updates: Sequence[Any],
     ) -> None:
-        """Apply what lies between two workflow tasks."""
-        runtime, loop = self._runtime, self._loop
+        """Apply what lies between two workflow tasks.
+
+        Args:
+            events: That, with the start of the second task.
+            task_event: That start.
+            is_live: Whether the task is the one at hand.
+            recorded: The events of the requests that the activation led to, if it is replayed.
+            updates: Those that came with the task.
+        """
+        runtime, ledger = self._runtime, self._ledger
         jobs = [event for event in events if self._take(event)]
-        if self._ledger.has_unmatched:
-            self._ledger.check_all_matched(task_event)
-        runtime.is_replaying_now = loop.is_replaying = not is_live
-        runtime.time = task_event.event_time
+        if ledger.has_unmatched:
+            ledger.check_all_matched(task_event)
+        runtime.is_replaying_now = self._loop.is_replaying = not is_live
         runtime.task_event = task_event
-        loop.time_seconds = task_event.event_time.timestamp()
-        self._ledger.begin()
-        updates = list(messages)
-        updates += self._look_ahead(recorded)
+        self._set_time(task_event.event_time)
+        if not self._is_activating:
+            ledger.begin()
+            self._is_activating = True
+        for event in recorded:
+            if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
+                runtime.recorded_patches.add(patch_id)
         self._apply_jobs(jobs, [(_position(u, task_event), u) for u in updates])
-        if is_live:
-            outcomes, self._outcomes = self._outcomes, []
-            self._take_outcomes(outcomes)
-        else:
-            for event in recorded:
-                if isinstance(event, e.MarkerRecorded) and _is_marker_of(event, "batch"):
-                    runtime.local.apply_marker(event)
-                    self._settle()
-        self._asked = self._ledger.finish(self._close)
+        runtime.local.hand_out()
+        self._is_inside = True
+        self.cached_through_event_id = self._applied_event_id = task_event.event_id
+
+    def _apply_inside(self, event: e.MarkerRecorded, *, is_live: bool) -> None:
+        """Apply a marker that was recorded while its workflow task went on."""
+        runtime = self._runtime
+        runtime.is_replaying_now = self._loop.is_replaying = not is_live
+        self._set_time(event.event_time)
+        runtime.local.apply_marker(event, is_among_requests=False)
+        self._settle()
+        runtime.local.hand_out()
+        self._applied_event_id = event.event_id
+
+    def _end_activation(self, recorded: Sequence[Any]) -> None:
+        """The workflow task of a replayed activation was completed with these requests."""
+        local = self._runtime.local
+        for event in recorded:
+            if isinstance(event, e.MarkerRecorded) and marker_data(event) is not None:
+                local.apply_marker(event, is_among_requests=True)
+                self._settle()
+                local.hand_out()
+        self._ledger.finish(self._close)
+        self._is_activating = False
+
+    def _set_time(self, time: datetime) -> None:
+        self._runtime.time = time
+        self._loop.time_seconds = time.timestamp()
 
     def _take(self, event: e.Event) -> bool:
         """Compare an event that records a request; say whether it is something to apply."""
         kind = type(event)
-        if isinstance(event, e.MarkerRecorded) and _is_marker_of(event, "step"):
-            if self._ledger.has_unmatched:
-                self._ledger.check_all_matched(event)
-            return True
         if kind in COMMAND_EVENTS:
             self._ledger.match(event)
             return False
@@ -431,19 +516,6 @@ class WorkflowMachine:
         if kind is e.WorkflowTaskCompleted or kind is e.WorkflowTaskStarted or kind in _IGNORED:
             return False
         raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind.__name__}. Update the worker.")
-
-    def _look_ahead(self, recorded: Sequence[Any]) -> list[Any]:
-        """Read what the task left behind that its code needs to know while it runs: patches and accepted updates."""
-        runtime = self._runtime
-        updates: list[Any] = []
-        for event in recorded:
-            if isinstance(event, e.MarkerRecorded):
-                patch_id = requests.patch_id_of(event)
-                if patch_id:
-                    runtime.recorded_patches.add(patch_id)
-            elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
-                updates.append(event)
-        return updates
 
     def _apply_jobs(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
         """Apply events in order, updates at their places; see the module for the order."""
@@ -688,9 +760,30 @@ def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
     return events[first:last]
 
 
-def _is_marker_of(event: e.MarkerRecorded, durable: str) -> bool:
-    data = marker_data(event)
-    return data is not None and data.durable == durable
+def _accepted_updates(recorded: Sequence[Any]) -> Sequence[Any]:
+    return [event for event in recorded if isinstance(event, e.WorkflowExecutionUpdateAccepted)]
+
+
+def _next_completed(events: Sequence[e.Event], first: int) -> int:
+    """Give the index, from `first` on, of the next completion of a workflow task; else that after the last event."""
+    index = first
+    while index < len(events) and type(events[index]) is not e.WorkflowTaskCompleted:
+        index += 1
+    return index
+
+
+def _is_of_task(events: Sequence[e.Event], completed: int, started_event_id: int) -> bool:
+    """Whether the completion at an index is that of the workflow task with this start."""
+    if completed == len(events):
+        return False
+    event = events[completed]
+    return isinstance(event, e.WorkflowTaskCompleted) and event.started_event_id == started_event_id
+
+
+def _is_last_recorded(events: Sequence[e.Event], index: int) -> bool:
+    """Whether nothing after the marker at an index tells of what the code did next."""
+    following = (type(events[later]) for later in range(index + 1, len(events)))
+    return not any(kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted for kind in following)
 
 
 def _position(update: Any, task_event: e.WorkflowTaskStarted) -> int:

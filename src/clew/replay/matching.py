@@ -5,7 +5,9 @@ Never: applies an outcome (``resolutions`` does), decides what a mismatch does t
 
 How it works: an activation leaves an ordered list of requests. The events that record them stand right after that
 task's WorkflowTaskCompleted, in the same order, whether the task was replayed or live. So when the next events come
-in, each command event takes the next request off the list; it must be of the same kind with the same identity.
+in, each command event takes the next request off the list; it must be of the same kind with the same identity. An
+activation lasts until its requests are sent: with local activities it goes through their outcomes, and when its task
+failed after some of those were recorded, it goes on in the next attempt.
 Requests that came to nothing within their own activation (a timer started and cancelled, an activity whose outcome
 had arrived when it was cancelled) are dropped on both occasions, since the same events led to them.
 """
@@ -94,23 +96,31 @@ class Ledger:
         """Begin the next activation."""
         self.activation += 1
 
+    def asked_since(self, count: int) -> list[Pending]:
+        """Give what was asked for in this activation, without the first `count` requests."""
+        return [p for p in self._asked[count:] if not p.is_dropped]
+
+    @property
+    def asked_count(self) -> int:
+        """How often something was asked for in this activation."""
+        return len(self._asked)
+
+    def forget_first(self, count: int) -> None:
+        """Take out the first `count` requests: they are recorded already, ahead of the others."""
+        del self._asked[:count]
+
     def finish(self, close: Pending | None) -> list[Pending]:
         """End the activation; what it asked for waits for its events.
 
         Args:
             close: The end of the run, if it came; it stands last whenever in the activation it came.
         """
-        self._unmatched = []
-        self._matched_count = 0
-        return self.finish_more(close)
-
-    def finish_more(self, close: Pending | None) -> list[Pending]:
-        """End a later part of the same activation, as local activities make it; see `finish`."""
-        asked = [p for p in self._asked if not p.is_dropped]
-        self._asked.clear()
+        asked = self.asked_since(0)
+        self._asked = []
         if close is not None:
             asked.append(close)
-        self._unmatched.extend(asked)
+        self._unmatched = asked
+        self._matched_count = 0
         return asked
 
     # --- history comes in ----------------------------------------------------------------------------------
@@ -174,6 +184,10 @@ class Ledger:
         """
         if self.has_unmatched:
             raise self._mismatch(None, self._unmatched[self._matched_count], [], event_id=event_id)
+
+    def where(self) -> str:
+        """Tell the line at which the code of the run waits."""
+        return self._where()
 
     @property
     def has_unmatched(self) -> bool:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, final
 
 from clew.common import MetricMeter, VersioningBehavior, WorkerDeploymentVersion
+from clew.model.commands import RecordMarker
 from clew.model.failure import Failure
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest
 from clew.model.payload import Payloads
@@ -63,7 +64,11 @@ class MachineOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalActivityRequest:
-    """A local activity that the worker is to run, with its retries (see `WorkflowMachine.finish_local_activity`)."""
+    """A local activity that the worker is to run, with its retries.
+
+    What comes of it is recorded at once and then given to `WorkflowMachine.take_recorded`; that of one which is durable
+    only with its workflow task (`input.durable` is ``"batch"``) goes to `WorkflowMachine.finish_local_activity`.
+    """
 
     sequence: int
     activity_id: str
@@ -71,6 +76,8 @@ class LocalActivityRequest:
     input: StartLocalActivityInput
     payloads: Payloads
     attempt: int = 1
+    ordinal: int = 1
+    """Which one it is of those that the code has started under this id."""
 
 
 @final
@@ -103,12 +110,16 @@ class ActivationResult:
 
     Args:
         completion: The answer to the task; None while it waits for local activities (only with
-            `MachineOptions.runs_local_activities`): then `WorkflowMachine.finish_local_activity` gives it later, or
+            `MachineOptions.runs_local_activities`): then the outcome of one of them leads to it, or
             `WorkflowMachine.extend_task` when that would take too long.
         is_closed: Whether the run has asked to end; there is no use in keeping it.
         is_replaying: Whether the task only rebuilt what had happened.
         local_activities: Local activities to start, whether or not the task is answered already.
         cancelled_local_activities: Sequence numbers of those that are to stop.
+        forgotten_local_activities: Sequence numbers of those whose outcome nobody waits for any more; it must not be
+            recorded.
+        unrecorded_markers: Of local activities in a batch, since the last result. When the next marker is recorded
+            while the task is open, these have to stand before it.
     """
 
     completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest | None
@@ -116,3 +127,5 @@ class ActivationResult:
     is_replaying: bool = False
     local_activities: tuple[LocalActivityRequest, ...] = ()
     cancelled_local_activities: tuple[int, ...] = ()
+    forgotten_local_activities: tuple[int, ...] = ()
+    unrecorded_markers: tuple[RecordMarker, ...] = ()

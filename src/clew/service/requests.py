@@ -427,8 +427,8 @@ class RecordMarkersResponse(Message, frozen=True, kw_only=True):
     Args:
         last_event_id: Of the last of them; the others stand right before it.
         event_time: Of all of them.
-        is_end_wanted: Something waits for this workflow task to end (a signal, an update, a query); answer it as soon as
-            its code has taken in what was recorded.
+        is_end_wanted: Something waits for this workflow task to end (a signal, an update, a query); answer it when its
+            code has taken in what was recorded.
     """
 
     last_event_id: int

@@ -12,9 +12,14 @@ from typing import Any, final
 
 from clew.model.events import WorkflowTaskFailedCause
 from clew.model.failure import Failure
-from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, QueryResult
+from clew.model.inputs import (
+    CompleteWorkflowTaskRequest,
+    FailWorkflowTaskRequest,
+    QueryResult,
+    RecordMarkersRequest,
+)
 from clew.service.contract import Service
-from clew.service.requests import AnswerQueryRequest, WorkflowTask
+from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, WorkflowTask
 from clew.worker._blame import log_failed_task, log_refusal
 from clew.worker._reports import Report
 
@@ -46,6 +51,25 @@ class Answers:
 
         self._send(self._service.complete_workflow_task, completion, task, on_verdict)
 
+    def record(
+        self,
+        task: WorkflowTask,
+        request: RecordMarkersRequest,
+        on_recorded: Callable[[RecordMarkersResponse], None],
+        on_refused: Callable[[], None],
+    ) -> None:
+        """Record markers of a workflow task that goes on; one of the two is called."""
+
+        def on_verdict(error: BaseException | None) -> None:
+            if error is None:
+                on_recorded(report.answer)
+            else:
+                on_refused()
+                log_refusal(task, error)
+
+        report = self._report(self._service.record_markers, request, task, on_verdict)
+        report.send()
+
     def answer_query(self, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
         """Answer a task that only asks a question."""
         self._send(self._service.answer_query, answer, task, lambda error: log_refusal(task, error))
@@ -68,5 +92,14 @@ class Answers:
         task: WorkflowTask,
         on_verdict: Callable[[BaseException | None], None],
     ) -> None:
+        self._report(call, request, task, on_verdict).send()
+
+    def _report(
+        self,
+        call: Callable[[Any], Awaitable[Any]],
+        request: Any,
+        task: WorkflowTask,
+        on_verdict: Callable[[BaseException | None], None],
+    ) -> Report:
         patience = task.workflow_task_timeout.total_seconds()
-        Report(self._loop, call, request, task.token.workflow_id, on_verdict, give_up_after=patience).send()
+        return Report(self._loop, call, request, task.token.workflow_id, on_verdict, give_up_after=patience)

@@ -62,6 +62,7 @@ class LocalRun:
         "first_scheduled_at",
         "is_cancelled",
         "is_over",
+        "is_unwanted",
         "key",
         "last_failure",
         "on_outcome",
@@ -92,6 +93,8 @@ class LocalRun:
         """By the timeout that they keep; None is the wait before the next attempt."""
         self.is_cancelled = False
         self.is_over = False
+        self.is_unwanted = False
+        """Whether the code does not wait for it any more."""
 
 
 @final

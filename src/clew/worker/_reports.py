@@ -54,7 +54,10 @@ class Report:
         give_up_after: Seconds after which a passing fault counts as a refusal; None means never.
     """
 
-    __slots__ = ("_call", "_deadline", "_is_dropped", "_loop", "_on_verdict", "_request", "_tries", "_waiting", "label")
+    __slots__ = (
+        "_call", "_deadline", "_is_dropped", "_loop", "_on_verdict", "_request", "_tries", "_waiting", "answer",
+        "label",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class Report:
         self._call = call
         self._request = request
         self.label = label
+        self.answer: Any = None
+        """What the service gave when it took the report."""
         self._on_verdict = on_verdict
         self._deadline = None if give_up_after is None else loop.time() + give_up_after
         self._tries = 0
@@ -105,6 +110,7 @@ class Report:
             return
         if self._tries > 1:
             _log.info("worker.report_delivered what=%s tries=%d", self.label, self._tries)
+        self.answer = future.result()
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:

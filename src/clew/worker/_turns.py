@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol, TypeAlias, final
 
+from clew.model.commands import RecordMarker
 from clew.model.inputs import CompleteWorkflowTaskRequest
-from clew.replay import ActivationResult, LocalActivityOutcome
-from clew.service.requests import WorkflowTask
+from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest
+from clew.service.requests import RecordMarkersResponse, WorkflowTask
 from clew.worker._local_activities import LocalRun
 
 
@@ -26,7 +28,15 @@ class Machine(Protocol):
     @property
     def cached_through_event_id(self) -> int: ...
     def activate(self, task: WorkflowTask) -> ActivationResult: ...
-    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult | None: ...
+    def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult: ...
+    def take_recorded(
+        self,
+        outcomes: Sequence[LocalActivityOutcome],
+        *,
+        last_event_id: int,
+        event_time: datetime,
+        is_end_wanted: bool = False,
+    ) -> ActivationResult: ...
     def extend_task(self) -> ActivationResult | None: ...
     def evict(self) -> None: ...
 
@@ -45,7 +55,10 @@ class Machines(Protocol):
     def sign(self, completion: CompleteWorkflowTaskRequest, *, is_sticky: bool) -> CompleteWorkflowTaskRequest: ...
 
 
-Job: TypeAlias = "WorkflowTask | LocalActivityOutcome | ExtendTask"
+Job: TypeAlias = "WorkflowTask | ExtendTask"
+
+Finished: TypeAlias = tuple[LocalActivityRequest, LocalActivityOutcome]
+"""A local activity that has an outcome."""
 
 
 @final
@@ -62,12 +75,21 @@ class CachedRun:
         turn: What is being done with it on a thread, or is about to be.
         task: The workflow task that has no answer yet.
         jobs: What waits for the turn to end.
-        locals: Its local activities, by sequence number.
+        locals: Its local activities that run, by sequence number.
+        finished: Those that have an outcome which is neither recorded nor taken.
+        unrecorded: Markers that go ahead of the next one.
+        is_recording: Whether markers are on their way into history; there is no turn meanwhile.
+        is_settling: Whether what came of the last turn is just being looked at.
+        position: The last event that the machine knows of.
+        renewed_at: When the time of the open task began, on the service loop's clock.
         extension: Wakes up when the time of the open task runs out.
         is_dropped: Whether it has left the cache; its machine goes with its last turn.
     """
 
-    __slots__ = ("extension", "is_dropped", "jobs", "key_generation", "locals", "machine", "run_id", "task", "turn")
+    __slots__ = (
+        "extension", "finished", "is_dropped", "is_recording", "is_settling", "jobs", "key_generation", "locals",
+        "machine", "position", "renewed_at", "run_id", "task", "turn", "unrecorded",
+    )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -76,6 +98,12 @@ class CachedRun:
         self.task: WorkflowTask | None = None
         self.jobs: deque[Job] = deque()
         self.locals: dict[int, LocalRun] = {}
+        self.finished: deque[Finished] = deque()
+        self.unrecorded: list[RecordMarker] = []
+        self.is_recording = False
+        self.is_settling = False
+        self.position = 0
+        self.renewed_at = 0.0
         self.extension: asyncio.TimerHandle | None = None
         self.key_generation = ""
         self.is_dropped = False
@@ -126,8 +154,30 @@ class Activation(RunTurn):
 
 
 @final
+class RecordedSteps(RunTurn):
+    """Take outcomes of local activities that have been recorded."""
+
+    __slots__ = ("answer", "outcomes")
+
+    def __init__(self, of: CachedRun, outcomes: list[LocalActivityOutcome], answer: RecordMarkersResponse) -> None:
+        super().__init__(of)
+        self.outcomes = outcomes
+        self.answer = answer
+
+    def _do(self) -> ActivationResult | None:
+        assert self.machine is not None, "only a run with a machine has local activities"
+        answer = self.answer
+        return self.machine.take_recorded(
+            self.outcomes,
+            last_event_id=answer.last_event_id,
+            event_time=answer.event_time,
+            is_end_wanted=answer.is_end_wanted,
+        )
+
+
+@final
 class LocalOutcome(RunTurn):
-    """Take the outcome of a local activity."""
+    """Take the outcome of a local activity in a batch."""
 
     __slots__ = ("outcome",)
 

@@ -6,7 +6,8 @@ Never: runs workflow code (``_threads`` lends the thread, ``replay`` the machine
 How it works: a task goes to the machine that has its run cached if that stands where the task's events begin; else to
 a new machine with the whole history, fetched first when the task brings only part of it. A run has at most one turn at
 a time; what comes meanwhile waits behind it. A turn may leave its task open because local activities have to be run
-first; their outcomes are further turns, until one brings the answer, or the task's time is nearly over and it is
+first; each that finishes is recorded at once (docs/adr/0016), those that finish meanwhile together with the next call,
+and then given to the code in another turn, until one brings the answer, or the task's time is nearly over and it is
 answered without them. A slot is given back before its answer is sent, so that the engine can answer one task with the
 next. A run whose task failed, was refused or blocked is dropped: the next task replays it.
 """
@@ -25,10 +26,11 @@ import msgspec
 
 from clew.model.events import WorkflowExecutionStarted, WorkflowTaskFailedCause
 from clew.model.failure import Failure
-from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest
-from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest
+from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, RecordMarkersRequest
+from clew.model.payload import payloads_size
+from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest, step_marker
 from clew.service.contract import Service
-from clew.service.requests import AnswerQueryRequest, WorkflowTask
+from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, WorkflowTask
 from clew.worker._answers import Answers
 from clew.worker._blame import blocked_failure, worker_failure
 from clew.worker._histories import fetch_events
@@ -41,15 +43,19 @@ from clew.worker._turns import (
     Eviction,
     ExtendTask,
     Extension,
-    Job,
+    Finished,
     LocalOutcome,
     Machine,
     Machines,
+    RecordedSteps,
     RunTurn,
 )
 
 EXTEND_SHARE: Final = 0.8
 """Share of a workflow task's time after which it is answered although local activities go on (semantics 1.3)."""
+
+RECORDED_BYTES_MAX: Final = 1024 * 1024
+"""Results after which no more are added to a call that records them; one alone may be larger (the engine takes 4 MiB)."""
 
 _UNHANDLED: Final = WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
 _log: Final = logging.getLogger("clew.worker.workflow")
@@ -97,6 +103,7 @@ class WorkflowTasks:
         self._loop = loop
         self._service = service
         self._machines = machines
+        self._identity = identity
         self._answers = Answers(loop, service, identity)
         self._cached_runs_max = cached_runs_max
         self._blocked_timeout = blocked_timeout
@@ -164,6 +171,8 @@ class WorkflowTasks:
 
     def _hand_over(self, run: CachedRun, task: WorkflowTask) -> None:
         run.task = task
+        run.position = task.started_event_id
+        run.renewed_at = self._loop.time()
         if task.events and type(task.events[0]) is WorkflowExecutionStarted:
             run.key_generation = task.events[0].key_generation
         self._begin(run, Activation(run, task, self._machines.make))
@@ -215,18 +224,24 @@ class WorkflowTasks:
             return
         run = turn.of
         run.turn = None
-        if turn.error is not None:
-            self._fail_open_task(run, worker_failure(turn.error, "The workflow machine failed"), _UNHANDLED)
-        elif turn.result is not None:
-            self._take_result(run, turn.result)
+        run.is_settling = True
+        try:
+            if turn.error is not None:
+                self._fail_open_task(run, worker_failure(turn.error, "The workflow machine failed"), _UNHANDLED)
+            elif turn.result is not None:
+                self._take_result(run, turn.result)
+        finally:
+            run.is_settling = False
         if run.is_dropped:
             self._evict_machine(run)
-        if run.jobs:
+        if run.jobs or run.finished:
             self._go_on(run)
 
     def _take_result(self, run: CachedRun, result: ActivationResult) -> None:
-        if result.local_activities or result.cancelled_local_activities:
+        if result.local_activities or result.cancelled_local_activities or result.forgotten_local_activities:
             self._take_local_activities(run, result)
+        if result.unrecorded_markers:
+            run.unrecorded += result.unrecorded_markers
         completion, task = result.completion, run.task
         assert task is not None, "a machine answers, or waits, only while a task is open"
         if completion is None:
@@ -248,16 +263,16 @@ class WorkflowTasks:
             for job in jobs:
                 if isinstance(job, WorkflowTask):
                     self._route(job)
-        elif run.turn is None and run.jobs:
-            self._do(run, run.jobs.popleft())
-
-    def _do(self, run: CachedRun, job: Job) -> None:
-        if isinstance(job, WorkflowTask):
-            self._route(job)
-        elif isinstance(job, LocalActivityOutcome):
-            self._begin(run, LocalOutcome(run, job))
-        else:
-            self._begin(run, Extension(run))
+        elif run.turn is not None or run.is_recording or run.is_settling:
+            return
+        elif run.task is not None and run.finished:
+            self._take_finished_locals(run, run.task)
+        elif run.jobs:
+            job = run.jobs.popleft()
+            if isinstance(job, WorkflowTask):
+                self._route(job)
+            else:
+                self._begin(run, Extension(run))
 
     def _give_up(self, turn: Turn, stack: traceback.StackSummary) -> None:
         """A turn blocks its thread, which is lost; its machine must not be touched again."""
@@ -284,6 +299,13 @@ class WorkflowTasks:
             local = run.locals.get(sequence)
             if local is not None:
                 runner.cancel(local)
+        for sequence in result.forgotten_local_activities:
+            local = run.locals.get(sequence)
+            if local is not None:
+                local.is_unwanted = True
+        if result.forgotten_local_activities and run.finished:
+            kept = [f for f in run.finished if f[0].sequence not in result.forgotten_local_activities]
+            run.finished = deque(kept)
 
     def _start_local(self, run: CachedRun, request: LocalActivityRequest, runner: LocalActivities) -> None:
         assert run.task is not None, "local activities are asked for in an open task"
@@ -291,30 +313,89 @@ class WorkflowTasks:
 
         def on_outcome(local: LocalRun, outcome: LocalActivityOutcome) -> None:
             run.locals.pop(request.sequence, None)
-            self._push(run, outcome)
+            if not local.is_unwanted and not run.is_dropped:
+                run.finished.append((request, outcome))
+                self._go_on(run)
 
         key = local_key(token, request.activity_id, run.key_generation)
         local = run.locals[request.sequence] = LocalRun(request, token, run.task.workflow_type, key, on_outcome)
         runner.start(local)
 
-    def _push(self, run: CachedRun, job: Job) -> None:
-        if run.is_dropped:
+    def _take_finished_locals(self, run: CachedRun, task: WorkflowTask) -> None:
+        """Give the code what has finished: at once what it does not want durable, else once that is recorded."""
+        finished = run.finished
+        if finished[0][0].input.durable == "batch":
+            self._begin(run, LocalOutcome(run, finished.popleft()[1]))
             return
-        if run.turn is None and not run.jobs:
-            self._do(run, job)
+        steps: list[Finished] = []
+        size = 0
+        while finished and finished[0][0].input.durable != "batch" and size < RECORDED_BYTES_MAX:
+            steps.append(finished.popleft())
+            size += payloads_size(steps[-1][1].result)
+        markers, run.unrecorded = [*run.unrecorded, *[step_marker(*step) for step in steps]], []
+        request = RecordMarkersRequest(
+            token=task.token, markers=tuple(markers), after_event_id=run.position, identity=self._identity
+        )
+        run.is_recording = True
+        outcomes = [outcome for _, outcome in steps]
+        if self._codec is not None:
+            self._start_side_task(self._encode_and_record(run, task, request, outcomes, self._codec), task)
         else:
-            run.jobs.append(job)
+            self._record(run, task, request, outcomes)
+
+    async def _encode_and_record(
+        self,
+        run: CachedRun,
+        task: WorkflowTask,
+        request: RecordMarkersRequest,
+        outcomes: list[LocalActivityOutcome],
+        codec: WorkflowCodec,
+    ) -> None:
+        encoded = await codec.encode_completion(request)
+        if not run.is_dropped:
+            self._record(run, task, encoded, outcomes)
+
+    def _record(
+        self, run: CachedRun, task: WorkflowTask, request: RecordMarkersRequest, outcomes: list[LocalActivityOutcome]
+    ) -> None:
+        sent_at = self._loop.time()
+
+        def on_recorded(answer: RecordMarkersResponse) -> None:
+            if run.is_dropped:
+                return
+            run.is_recording = False
+            run.position = answer.last_event_id
+            run.renewed_at = sent_at
+            self._begin(run, RecordedSteps(run, outcomes, answer))
+
+        def on_refused() -> None:
+            # Somebody else has the task; what was recorded before stands in history.
+            self._drop(run)
+            self._go_on(run)
+
+        self._answers.record(task, request, on_recorded, on_refused)
 
     def _wait_for_locals(self, run: CachedRun, task: WorkflowTask) -> None:
         if run.is_dropped:
             self._close_task(run)
             self._fail(task, Failure(message="The run left the worker's cache before the task was answered."))
         elif run.extension is None:
-            wait = task.workflow_task_timeout.total_seconds() * EXTEND_SHARE
-            run.extension = self._loop.call_later(wait, self._push, run, ExtendTask())
+            self._await_extension(run, task)
+
+    def _await_extension(self, run: CachedRun, task: WorkflowTask) -> None:
+        """See to it that the task is answered before its time is over, which runs anew with each recorded step."""
+        due = run.renewed_at + task.workflow_task_timeout.total_seconds() * EXTEND_SHARE
+        left = due - self._loop.time()
+        if left > 0:
+            run.extension = self._loop.call_later(left, self._await_extension, run, task)
+        else:
+            run.extension = None
+            run.jobs.append(ExtendTask())
+            self._go_on(run)
 
     def _close_task(self, run: CachedRun) -> None:
         run.task = None
+        run.unrecorded = []
         if run.extension is not None:
             run.extension.cancel()
             run.extension = None
@@ -324,7 +405,7 @@ class WorkflowTasks:
     def _complete(
         self, run: CachedRun, task: WorkflowTask, completion: CompleteWorkflowTaskRequest, *, is_closed: bool
     ) -> None:
-        keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or bool(run.locals))
+        keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or _has_locals(run))
         if not keeps:
             self._drop(run)
         completion = self._machines.sign(completion, is_sticky=keeps)
@@ -334,7 +415,7 @@ class WorkflowTasks:
             self._send_completion(run, task, completion)
 
     def _answer(self, run: CachedRun, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
-        if self._cached_runs_max == 0 and not run.locals:
+        if self._cached_runs_max == 0 and not _has_locals(run):
             self._drop(run)
         if self._codec is not None:
             self._start_side_task(self._encode_and_send(run, task, answer, self._codec), task)
@@ -387,7 +468,7 @@ class WorkflowTasks:
         excess = len(self._runs) - self._cached_runs_max
         if excess <= 0:
             return
-        idle = [run for run in self._runs.values() if run.turn is None and run.task is None and not run.locals]
+        idle = [run for run in self._runs.values() if run.turn is None and run.task is None and not _has_locals(run)]
         for run in idle[:excess]:
             self._drop(run)
 
@@ -400,6 +481,7 @@ class WorkflowTasks:
             for local in run.locals.values():
                 self.local_activities.forget(local)
             run.locals.clear()
+        run.finished.clear()
         if run.turn is None:
             if run.task is not None:
                 # Left unanswered: the engine has given it to somebody else already, or its time will run out.
@@ -433,6 +515,11 @@ class WorkflowTasks:
 
 def _no_slot() -> None:
     """Before the first task there is no slot to give back."""
+
+
+def _has_locals(run: CachedRun) -> bool:
+    """Whether the run has local activities whose outcome would be lost with its machine."""
+    return bool(run.locals or run.finished)
 
 
 def _continues(task: WorkflowTask, machine: Machine) -> bool:

@@ -22,6 +22,7 @@ from clew.replay import (
     LocalActivityRequest,
     MachineOptions,
     WorkflowMachine,
+    step_marker,
 )
 from clew.service.requests import AnswerQueryRequest, QueryTask, UpdateMessage, WorkflowTask
 from clew.workflow._definition import Definition
@@ -36,6 +37,10 @@ def payloads(*values: Any) -> Any:
 
 def value_of(stored: Any, hint: Any = None) -> Any:
     return CONVERTER.payload_converter.from_stored(stored[0], hint) if stored else None
+
+
+class WorkerDied(Exception):
+    """The worker died after its markers were recorded."""
 
 
 class Story:
@@ -68,6 +73,15 @@ class Story:
         """Runs a local activity; None leaves it running."""
         self.running_local: list[LocalActivityRequest] = []
         self.local_runs: list[str] = []
+        self.recorded_together = 1
+        """Finished local activities that one call records."""
+        self.records = 0
+        self.dies_after_record = 0
+        """The call, counted from 1, whose answer the worker does not live to see."""
+        self.is_end_wanted = False
+        self.keeps_cancelled = False
+        """Whether local activities that are told to stop have an outcome."""
+        self.on_cancelled: Callable[[tuple[int, ...]], object] = lambda sequences: None
         self.add(
             e.WorkflowExecutionStarted,
             workflow_id="story",
@@ -206,7 +220,17 @@ class Story:
             messages=tuple(self.messages),
             queries=queries,
         )
-        result = self._finish_local(machine, machine.activate(task))
+        try:
+            result = self._finish_local(machine, machine.activate(task))
+        except WorkerDied:
+            self.add(
+                e.WorkflowTaskTimedOut,
+                scheduled_event_id=started.event_id - 1,
+                started_event_id=started.event_id,
+                timeout_type=TimeoutType.START_TO_CLOSE,
+            )
+            self.cold()
+            raise
         self.results.append(result)
         if isinstance(result.completion, FailWorkflowTaskRequest):
             self.add(
@@ -226,17 +250,39 @@ class Story:
     def _finish_local(self, machine: WorkflowMachine, result: ActivationResult) -> ActivationResult:
         """Run local activities, in the order asked for, until the task is answered."""
         self._start_local(result)
+        unrecorded = [*result.unrecorded_markers]
         while result.completion is None:
+            finished: list[tuple[LocalActivityRequest, LocalActivityOutcome]] = []
             for request in list(self.running_local):
                 outcome = self.local(request)
                 if outcome is not None:
                     self.running_local.remove(request)
-                    further = machine.finish_local_activity(outcome)
-                    break
-            else:
+                    finished.append((request, outcome))
+                    if len(finished) == self.recorded_together or request.input.durable == "batch":
+                        break
+            if not finished:
                 further = machine.extend_task()
-            assert further is not None, "a task is open"
-            result = further
+                assert further is not None, "a task is open"
+                result = further
+            elif finished[0][0].input.durable == "batch":
+                result = machine.finish_local_activity(finished[0][1])
+            else:
+                markers = [*unrecorded, *[step_marker(request, outcome) for request, outcome in finished]]
+                self.advance(1)
+                for marker in markers:
+                    kind, fields = RECORDED[c.RecordMarker](self, marker)
+                    self.add(kind, **fields)
+                unrecorded = []
+                self.records += 1
+                if self.records == self.dies_after_record:
+                    raise WorkerDied
+                result = machine.take_recorded(
+                    [outcome for _, outcome in finished],
+                    last_event_id=self.events[-1].event_id,
+                    event_time=self.time,
+                    is_end_wanted=self.is_end_wanted,
+                )
+            unrecorded += result.unrecorded_markers
             self._start_local(result)
         return result
 
@@ -244,8 +290,10 @@ class Story:
         for request in result.local_activities:
             self.running_local.append(request)
             self.local_runs.append(f"{request.activity_id}/{request.attempt}")
-        stopped = [r for r in self.running_local if r.sequence in result.cancelled_local_activities]
-        self.running_local = [r for r in self.running_local if r not in stopped]
+        gone = set(result.forgotten_local_activities)
+        gone.update(() if self.keeps_cancelled else result.cancelled_local_activities)
+        self.on_cancelled(result.cancelled_local_activities)
+        self.running_local = [r for r in self.running_local if r.sequence not in gone]
 
     def run(self, *, is_cold: bool = False) -> list[Any]:
         """Run one workflow task that must not fail and give its commands."""
