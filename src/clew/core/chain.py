@@ -201,6 +201,7 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
     for deadline in (deadlines.KIND_FIRST_TASK, deadlines.KIND_RUN_TIMEOUT, deadlines.KIND_EXECUTION_TIMEOUT):
         state.arm(deadline)
     state.earlier_updates = _earlier_updates(old, step.now)
+    state.earlier_request_ids = _earlier_request_ids(old, step)
     for update in old.updates.values():
         if not update.accepted_event_id:
             unsent = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0)
@@ -209,6 +210,12 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
     if state.updates:
         want_update_task(following)
     return state, following.transition()
+
+
+def _earlier_request_ids(old: ExecutionState, step: Step) -> list[str]:
+    """The same for signals: what was delivered to this chain is not delivered again."""
+    earlier = old.earlier_request_ids if step.now - old.start_time < REPEAT_WINDOW else []
+    return [*earlier, *old.recent_request_ids][-step.limits.request_ids_kept :]
 
 
 def _earlier_updates(old: ExecutionState, now: datetime) -> dict[str, str]:

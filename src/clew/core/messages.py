@@ -39,17 +39,10 @@ def decide_signal(
         dispatch_now: A first workflow task that is put off is scheduled now (signal-with-start).
         limits: Of the namespace.
     """
+    if request.request_id and _has_signal(state, request.request_id):
+        return Transition()  # Whatever has become of the run since: the signal was delivered.
     if not state.is_open:
         return _already_closed(state)
-    request_id = request.request_id
-    if request_id and (
-        request_id in state.recent_request_ids
-        or any(
-            type(event) is e.WorkflowExecutionSignaled and event.request_id == request_id
-            for event in state.buffered_events
-        )
-    ):
-        return Transition()
     finding = check_id("the signal name", request.signal_name, limits) or check_payloads(
         f"the input of signal {request.signal_name!r}", request.input, limits
     )
@@ -70,6 +63,14 @@ def decide_signal(
     record_signal(step, request, external)
     want_task(step, dispatch_now=dispatch_now)
     return finish(step)
+
+
+def _has_signal(state: ExecutionState, request_id: str) -> bool:
+    if request_id in state.recent_request_ids or request_id in state.earlier_request_ids:
+        return True
+    return any(
+        type(event) is e.WorkflowExecutionSignaled and event.request_id == request_id for event in state.buffered_events
+    )
 
 
 def _signal_count(state: ExecutionState) -> int:

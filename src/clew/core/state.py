@@ -166,6 +166,8 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     """When the workflow task was scheduled that has been extended by empty answers since."""
     earlier_updates: dict[str, str] = {}
     """Which run of the chain took an update, for the latest ones; see `chain`."""
+    earlier_request_ids: list[str] = []
+    """Of signals and cancel requests that went to earlier runs of the chain of late."""
 
     @cached_property
     def derived(self) -> Derived:
