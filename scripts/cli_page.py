@@ -36,8 +36,9 @@ Results go to stdout, messages to stderr. With `--output json` stdout holds exac
 command fails (`{"error": {"code": …, "message": …, "exit_code": …}}`); with `jsonl` one document a line. Colour is used
 on a terminal only, and never when `NO_COLOR` is set.
 
-Commands that only read (`list`, `count`, `show`, `describe`, `result`) work while another process owns the store. All
-others become its owner for their time; if another process is, they say so and end with 9.
+Commands that only read (`list`, `count`, `show`, `describe`, `result`, `stack`, `debug`, `replay`, `deploy check`) work
+while another process owns the store. All others become its owner for their time; if another process is, they say so
+and end with 9.
 
 `--store`, `--namespace` and `--output` can be given by `CLEW_ADDRESS`, `CLEW_NAMESPACE` and `CLEW_OUTPUT`."""
 
