@@ -17,6 +17,7 @@ PAGES = [
     "idempotent-http.md",
     "protect-payloads.md",
     "trace-with-opentelemetry.md",
+    "worker-versions.md",
 ]
 
 
