@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from clew.core.codec import decode_state
 from clew.core.state import ExecutionState
@@ -25,6 +25,7 @@ from clew.model.events import (
     ActivityTaskFailed,
     ActivityTaskScheduled,
     ActivityTaskTimedOut,
+    BaseEvent,
     Event,
     WorkflowExecutionStarted,
 )
@@ -37,9 +38,6 @@ ENTRIES_MAX: Final = 5_000
 
 TAIL_EVENTS_MAX: Final = 2_000
 """Recent events kept beside a run to build its next workflow task without reading the store."""
-
-
-ACTIVITY_CLOSED: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
 
 
 class BufferedQuery:
@@ -124,12 +122,9 @@ class RunEntry:
         """Keep new events at hand."""
         self.tail += events
         for event in events:
-            if type(event) is ActivityTaskScheduled:
-                self.scheduled[event.event_id] = event
-            elif isinstance(event, ACTIVITY_CLOSED):
-                self.scheduled.pop(event.scheduled_event_id, None)
-            elif type(event) is WorkflowExecutionStarted and self.state.needs_started_event:
-                self.started_event = event
+            keep = _KEEP.get(type(event))
+            if keep is not None:
+                keep(self, event)
 
     def forget_until(self, event_id: int) -> None:
         """Drop kept events up to and including `event_id`: the worker has them cached."""
@@ -253,6 +248,30 @@ class RunCache:
             busy = entry.unsettled_count or entry.state.is_busy or entry.queries or entry.queries_on_task
             if not busy and not entry.update_waiters:
                 self.discard(entry)
+
+
+def _keep_scheduled(entry: RunEntry, event: ActivityTaskScheduled) -> None:
+    entry.scheduled[event.event_id] = event
+
+
+def _drop_scheduled(entry: RunEntry, event: ActivityTaskCompleted) -> None:
+    entry.scheduled.pop(event.scheduled_event_id, None)
+
+
+def _keep_started(entry: RunEntry, event: WorkflowExecutionStarted) -> None:
+    if entry.state.needs_started_event:
+        entry.started_event = event
+
+
+_KEEP: Final[dict[type[BaseEvent], Callable[[RunEntry, Any], None]]] = {
+    WorkflowExecutionStarted: _keep_started,
+    ActivityTaskScheduled: _keep_scheduled,
+    ActivityTaskCompleted: _drop_scheduled,
+    ActivityTaskFailed: _drop_scheduled,
+    ActivityTaskTimedOut: _drop_scheduled,
+    ActivityTaskCanceled: _drop_scheduled,
+}
+"""The events that are kept at hand, and those that end the need for one."""
 
 
 def entry_of(row: RunRow) -> RunEntry:
