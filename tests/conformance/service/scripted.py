@@ -185,6 +185,15 @@ class Shop:
 
         return await soon(look())
 
+    async def settle(self) -> None:
+        """Wait until the engine has done all that was asked of it so far."""
+        engine = self.engine
+        for _ in range(3):
+            await asyncio.sleep(0)
+            while engine._matcher._tasks or engine._funnel._tasks:
+                await asyncio.sleep(0)
+            await engine._pipeline.wait_idle()
+
     async def until_described(self, holds: Any, workflow_id: str = "w1") -> r.WorkflowDescription:
         """Describe the run again and again until the condition holds."""
 

@@ -582,7 +582,7 @@ async def test_no_run_ever_meets_a_worker_that_must_not_have_it(shop: Shop, seed
     async def work() -> None:
         """Answer what was offered until nothing more comes, checking each."""
         for _ in range(3):
-            await idle()
+            await soon(shop.settle())
             for build, worker in [*workers.items(), ("", plain)]:
                 while not worker.workflow_tasks.empty():
                     task = await worker.workflow_task()
