@@ -11,10 +11,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, final
+from typing import TypeAlias, final
 
 from clew.lint._calls import rule_of
 from clew.lint._entries import WORKFLOW, is_activity, is_property, is_workflow
+from clew.lint._names import (
+    ACTIVITY_CALLS,
+    ASKING,
+    AWAITED,
+    CLASSES,
+    LOG_METHODS,
+    MUTATORS,
+    ORDERED,
+    REFERENCE_CALLS,
+    TIMEOUTS,
+    UNORDERED,
+    UNRESTRICTED,
+    is_shared_attribute,
+)
 from clew.lint._project import External, FunctionNode, Project, ProjectClass, ProjectFunction, ProjectValue
 from clew.lint._rules import (
     DIRECT_ACTIVITY,
@@ -32,49 +46,6 @@ from clew.lint._scope import A_LOGGER, A_SET, CONTAINERS, Instance, Known, Scope
 
 Report: TypeAlias = Callable[[ast.AST, Sequence[int], LintRule, str], None]
 Follow: TypeAlias = Callable[[ProjectFunction, ProjectClass | None, ast.AST], None]
-
-_ACTIVITY_CALLS: Final = frozenset(
-    f"{WORKFLOW}{verb}_{kind}activity{suffix}"
-    for verb in ("execute", "start")
-    for kind in ("", "local_")
-    for suffix in ("", "_method", "_class")
-)
-_TIMEOUTS: Final = frozenset({"start_to_close_timeout", "schedule_to_close_timeout"})
-_REFERENCE_CALLS: Final = _ACTIVITY_CALLS | {
-    f"{WORKFLOW}{name}" for name in ("execute_child_workflow", "start_child_workflow", "continue_as_new")
-}
-"""Their first argument names something that runs elsewhere."""
-
-_ASKING: Final = _REFERENCE_CALLS | {
-    f"{WORKFLOW}{name}"
-    for name in (
-        "sleep", "upsert_memo", "upsert_search_attributes", "set_signal_handler", "set_query_handler",
-        "set_update_handler",
-        "patched", "deprecate_patch",
-    )
-}  # fmt: skip
-_AWAITED: Final = {f"{WORKFLOW}{name}" for name in (
-    "sleep", "wait_condition", "execute_activity", "execute_activity_method", "execute_activity_class",
-    "execute_local_activity", "execute_local_activity_method", "execute_local_activity_class",
-    "execute_child_workflow", "start_child_workflow", "wait",
-)} | {"asyncio.sleep", "asyncio.wait_for", "asyncio.wait"}  # fmt: skip
-
-_UNRESTRICTED: Final = (f"{WORKFLOW}unsafe.sandbox_unrestricted", f"{WORKFLOW}unsafe.unrestricted")
-
-_MUTATORS: Final = frozenset({
-    "append", "extend", "insert", "remove", "pop", "clear", "add", "discard", "update", "setdefault", "popitem",
-    "appendleft", "popleft", "extendleft", "sort", "reverse", "subtract", "difference_update", "intersection_update",
-    "symmetric_difference_update", "rotate",
-})  # fmt: skip
-_LOG_METHODS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-_UNORDERED: Final = frozenset(f"builtins.{name}" for name in (
-    "sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "bool", "isinstance",
-)) | {"collections.Counter", "math.fsum", "asyncio.wait", "asyncio.as_completed", f"{WORKFLOW}wait",
-      f"{WORKFLOW}as_completed"}  # fmt: skip
-"""What does not care about the order of a set, or (asyncio's) is given a fixed one by Clew."""
-_ORDERED: Final = frozenset(f"builtins.{name}" for name in (
-    "list", "tuple", "iter", "enumerate", "map", "filter", "zip", "reversed", "next",
-)) | {"itertools.chain", "collections.deque", "functools.reduce", "asyncio.gather"}  # fmt: skip
 
 
 @final
@@ -161,7 +132,7 @@ class FunctionCheck(ast.NodeVisitor):
         call = node.value
         if isinstance(call, ast.Call):
             known = self._scope.known(call.func)
-            is_ours = isinstance(known, External) and known.dotted in _AWAITED
+            is_ours = isinstance(known, External) and known.dotted in AWAITED
             if is_ours or (isinstance(known, ProjectFunction) and _is_coroutine_function(known.node)):
                 self._report(call, NOT_AWAITED, f"{ast.unparse(call.func)}(…) without await")
         self.visit(call)
@@ -188,7 +159,7 @@ class FunctionCheck(ast.NodeVisitor):
     def visit_With(self, node: ast.With) -> None:
         for item in node.items:
             known = self._scope.known(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
-            if isinstance(known, External) and known.dotted in _UNRESTRICTED:
+            if isinstance(known, External) and known.dotted in UNRESTRICTED:
                 return
         self._visit_with(node)
 
@@ -272,7 +243,7 @@ class FunctionCheck(ast.NodeVisitor):
         if isinstance(node, ast.Attribute):
             owner = self._scope.known(node.value)
             of = owner.of if isinstance(owner, Instance) else owner
-            if isinstance(of, ProjectClass) and _is_shared_attribute(of.node, node.attr):
+            if isinstance(of, ProjectClass) and is_shared_attribute(of.node, node.attr):
                 return f"the class attribute {of.node.name}.{node.attr}"
         return None
 
@@ -395,27 +366,27 @@ class FunctionCheck(ast.NodeVisitor):
             self._report(node, IDENTITY, f"{_written(dotted)}()")
         if dotted == "builtins.print":
             self._report(node, PRINTS, "print()")
-        if dotted in _ORDERED:
+        if dotted in ORDERED:
             for arg in node.args:
                 if not isinstance(arg, ast.Starred):
                     self._check_order(arg)
-        if self._is_read_only and dotted in _ASKING:
+        if self._is_read_only and dotted in ASKING:
             self._report(node, READ_ONLY, f"{_written(dotted)}() in a query handler or validator")
-        if dotted in _ACTIVITY_CALLS and not any(k.arg is None or k.arg in _TIMEOUTS for k in node.keywords):
+        if dotted in ACTIVITY_CALLS and not any(k.arg is None or k.arg in TIMEOUTS for k in node.keywords):
             self._report(node, NO_TIMEOUT, f"{_written(dotted)}(…) without a timeout")
         if isinstance(node.func, ast.Attribute):
             self._check_method(node, node.func)
-        if dotted in _UNORDERED and len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
+        if dotted in UNORDERED and len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
             # sum(… for x in a_set) does not care either.
             self.generic_visit(node.args[0])
             self._visit_children(node, [])
             return
-        self._visit_children(node, node.args[1:] if dotted in _REFERENCE_CALLS else node.args)
+        self._visit_children(node, node.args[1:] if dotted in REFERENCE_CALLS else node.args)
 
     def _check_method(self, node: ast.Call, func: ast.Attribute) -> None:
         """Look at a call of a method: does it change what is shared, take from a set, or log?"""
         base, name = func.value, func.attr
-        if name in _MUTATORS:
+        if name in MUTATORS:
             shared = self._shared(base)
             if shared is not None:
                 self._report(node, SHARED_STATE, f"A change of {shared}")
@@ -427,7 +398,7 @@ class FunctionCheck(ast.NodeVisitor):
             self._report(node, SET_ORDER, f"{ast.unparse(func)}() of a set")
         if name == "join" and node.args:
             self._check_order(node.args[0])
-        if name in _LOG_METHODS and value == A_LOGGER:
+        if name in LOG_METHODS and value == A_LOGGER:
             self._report(node, PRINTS, f"{ast.unparse(func)}() of a logger of your own")
 
     def _is_plain_method(self, func: ast.Attribute) -> bool:
@@ -452,7 +423,7 @@ class FunctionCheck(ast.NodeVisitor):
         if isinstance(known, External):
             # Only what reads the clock or throws dice: most others need arguments that decide.
             rule = rule_of(known.dotted, None)
-            if rule is not None and rule.code in ("CLW101", "CLW103") and known.dotted not in _CLASSES:
+            if rule is not None and rule.code in ("CLW101", "CLW103") and known.dotted not in CLASSES:
                 self._report(node, rule, f"{_written(known.dotted)}, handed on,")
         elif isinstance(known, ProjectFunction) and not is_property(known) and not self._runs_elsewhere(known):
             self._follow(known, node, node)
@@ -503,36 +474,6 @@ class FunctionCheck(ast.NodeVisitor):
         first = getattr(node, "lineno", 0)
         lines = (first, getattr(node, "end_lineno", None) or first, self._statement.lineno)
         self._report_to(node, lines, rule, what)
-
-
-_CLASSES: Final = frozenset({"random.Random", "random.SystemRandom"})
-
-
-def _is_shared_attribute(owner: ast.ClassDef, name: str) -> bool:
-    """Whether a class makes a list, dict or set for all its objects, and no method gives an object its own."""
-    made = False
-    for node in owner.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                made = _makes_container(value)
-            case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value) if target == name:
-                made = _makes_container(value)
-            case _:
-                pass
-    if not made:
-        return False
-    return not any(
-        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(owner)
-    )
-
-
-def _makes_container(value: ast.expr) -> bool:
-    if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)):
-        return True
-    return (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and f"builtins.{value.func.id}" in CONTAINERS
-    )
 
 
 def _is_coroutine_function(function: FunctionNode) -> bool:
