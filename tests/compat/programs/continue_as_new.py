@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -10,7 +12,7 @@ from temporalio.worker import Worker
 @workflow.defn
 class Countdown:
     @workflow.run
-    async def run(self, left: int, chain: list[str]) -> dict[str, object]:
+    async def run(self, left: int, chain: list[str]) -> dict[str, Any]:
         info = workflow.info()
         chain = [*chain, info.run_id]
         if left and not info.is_continue_as_new_suggested():
@@ -23,7 +25,7 @@ class Countdown:
         }
 
 
-async def main(address: str) -> dict[str, object]:
+async def main(address: str) -> dict[str, Any]:
     client = await Client.connect(address)
     async with Worker(client, task_queue="chain", workflows=[Countdown]):
         handle = await client.start_workflow(

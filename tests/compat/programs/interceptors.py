@@ -73,7 +73,7 @@ async def who() -> str:
     return user.get()
 
 
-@workflow.defn
+@workflow.defn(sandboxed=False)
 class Who:
     @workflow.run
     async def run(self) -> list[str]:

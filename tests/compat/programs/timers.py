@@ -31,7 +31,7 @@ class Clock:
             await asyncio.wait_for(asyncio.sleep(60), 0.02)
         except TimeoutError:
             seen.append("timed out")
-        slow, fast = asyncio.create_task(self.later(0.5, "slow")), asyncio.create_task(self.later(0.01, "fast"))
+        slow, fast = asyncio.create_task(self.later(30, "slow")), asyncio.create_task(self.later(0.01, "fast"))
         done, pending = await workflow.wait([slow, fast], return_when=asyncio.FIRST_COMPLETED)
         seen += [task.result() for task in done]
         for task in pending:

@@ -59,7 +59,9 @@ async def main(address: str) -> list[object]:
         await Replayer(workflows=[Broken]).replay_workflow(history)
     except workflow.NondeterminismError:
         seen.append("does not fit")
-    results = await Replayer(workflows=[After]).replay_workflows(client.list_workflows().map_histories())
+    results = await Replayer(workflows=[After]).replay_workflows(
+        client.list_workflows("WorkflowType = 'Job'").map_histories()
+    )
     seen.append(len(results.replay_failures))
     async with Worker(
         client,

@@ -195,6 +195,21 @@ async def test_of_many_calls_one_starts_and_all_hear_the_same(shop: Shop) -> Non
     assert (await shop.event_types()).count("WorkflowExecutionUpdateCompleted") == 1
 
 
+async def test_a_repeat_after_a_crash_of_the_engine_brings_the_update_to_the_started_run(file_shop: Shop) -> None:
+    shop = file_shop
+    request = call()
+    first = send(shop, request)
+    started = await shop.until_started()
+    first.cancel()
+    await shop.restart()
+    worker = await shop.worker()
+    again = send(shop, request)
+    await answer(worker, "after all")
+    response = await again
+    assert (response.start.run_id, response.start.started) == (started.info.run_id, False)
+    assert response.update.outcome == UpdateOutcome(result=payloads("after all"))
+
+
 async def test_a_refused_update_starts_nothing(shop: Shop) -> None:
     error = await refusal(shop, call(update_id="x" * 1001))
     assert error.code is RejectionCode.INVALID_ARGUMENT
