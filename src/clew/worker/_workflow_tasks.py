@@ -55,7 +55,7 @@ EXTEND_SHARE: Final = 0.8
 """Share of a workflow task's time after which it is answered although local activities go on (semantics 1.3)."""
 
 RECORDED_BYTES_MAX: Final = 1024 * 1024
-"""Results after which no more are added to a call that records them; one alone may be larger (the engine takes 4 MiB)."""
+"""A call that records results takes no more from here on; one alone may be larger, and the engine takes 4 MiB."""
 
 _UNHANDLED: Final = WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
 _log: Final = logging.getLogger("clew.worker.workflow")
