@@ -169,6 +169,39 @@ async def test_a_chain_goes_on_where_it_is_pinned(client: Client) -> None:
         assert (await current.describe()).run_id != handle.result_run_id
 
 
+@workflow.defn(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class Log:
+    """Notes which build it is told to run on."""
+
+    def __init__(self) -> None:
+        self.builds: list[str] = [workflow.info().get_current_build_id()]
+
+    @workflow.run
+    async def run(self) -> list[str]:
+        await workflow.wait_condition(lambda: len(self.builds) == 3)
+        return self.builds
+
+    @workflow.update
+    def note(self) -> int:
+        self.builds.append(workflow.info().get_current_build_id())
+        return len(self.builds)
+
+
+async def test_code_is_told_the_version_that_each_task_had_also_when_replayed(client: Client) -> None:
+    def logger(build_id: str) -> Worker:
+        config = WorkerDeploymentConfig(version=build(build_id), use_worker_versioning=True)
+        return Worker(client, task_queue=QUEUE, workflows=[Log], deployment_config=config, max_cached_workflows=0)
+
+    deployment = client.get_worker_deployment_handle("shop")
+    async with logger("v1"), logger("v2"):
+        await deployment.set_current_version("v1")
+        handle = await client.start_workflow(Log.run, id="log", task_queue=QUEUE)
+        assert await handle.execute_update(Log.note) == 2
+        await deployment.set_current_version("v2")
+        assert await handle.execute_update(Log.note) == 3
+        assert await handle.result() == ["v1", "v1", "v2"]
+
+
 async def test_a_version_that_is_not_there_is_refused(client: Client) -> None:
     with pytest.raises(RPCError, match="deployment 'shop' does not exist"):
         await client.get_worker_deployment_handle("shop").set_current_version("v1")

@@ -429,19 +429,28 @@ class WorkflowMachine:
             is_live = event.event_id == live_event_id
             following = type(events[index + 1]) if index < last else None
             if is_live:
+                self._runtime.task_version = self._options.deployment_version
                 self._run_task(pending, event, True, (), messages)  # type: ignore[arg-type]
                 pending = []
             elif following is e.WorkflowTaskCompleted:
                 recorded = _recorded_requests(events, index + 2)
+                self._note_version(events[index + 1])
                 self._run_task(pending, event, False, recorded, _accepted_updates(recorded))  # type: ignore[arg-type]
                 pending = []
             elif following is e.MarkerRecorded:
                 completed = _next_completed(events, index + 2)
                 recorded = _recorded_requests(events, completed + 1)
-                updates = _accepted_updates(recorded) if _is_of_task(events, completed, event.event_id) else ()
+                is_whole = _is_of_task(events, completed, event.event_id)
+                updates = _accepted_updates(recorded) if is_whole else ()
+                self._note_version(events[completed] if is_whole else None)
                 self._run_task(pending, event, False, recorded, updates)  # type: ignore[arg-type]
                 pending = []
         return pending
+
+    def _note_version(self, completed: e.Event | None) -> None:
+        """What the code is told of its version is that of the worker which completed the task, then as now."""
+        version = completed.deployment_version if isinstance(completed, e.WorkflowTaskCompleted) else None
+        self._runtime.task_version = version or self._options.deployment_version
 
     def _run_task(
         self,

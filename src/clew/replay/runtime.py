@@ -122,6 +122,8 @@ class WorkflowRuntime(Runtime):
         self.started: e.WorkflowExecutionStarted
         self.first_task_time = _EPOCH
         self.task_event: e.WorkflowTaskStarted
+        self.task_version = options.deployment_version
+        """Of the worker that has, or had, the task."""
         self.cancel_reason: str | None = None
         self.details = ""
         self.patches: dict[str, bool] = {}
@@ -313,7 +315,7 @@ class WorkflowRuntime(Runtime):
         return self.options.extern_functions
 
     def deployment_version(self) -> WorkerDeploymentVersion | None:
-        return self.options.deployment_version
+        return self.task_version
 
     def history_length(self) -> int:
         return self.task_event.event_id
