@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from clew.model.option_types import check_durations
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.connection import Connection
 from clew.service.errors import RPCError
@@ -48,6 +49,7 @@ async def call_service(
     Raises:
         RPCError: The call was refused for good, or the time was over (``DEADLINE_EXCEEDED``).
     """
+    check_durations(getattr(method, "__name__", "call"), rpc_timeout=timeout)
     if timeout is None:
         return await _call_with_retries(connection, method, request, is_long_poll)
     try:

@@ -7,7 +7,7 @@ Never: waits, retries (``_calls``) or conversions (``_values``) themselves.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -43,7 +43,14 @@ from clew.client._interceptor import (
     TerminateWorkflowInput,
 )
 from clew.client._update_handle import WorkflowUpdateHandle
-from clew.common import QueryRejectCondition, RetryPolicy
+from clew.common import (
+    Priority,
+    QueryRejectCondition,
+    RetryPolicy,
+    VersioningOverride,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from clew.exceptions import (
     AsyncActivityCancelledError,
     WorkflowAlreadyStartedError,
@@ -54,6 +61,7 @@ from clew.exceptions import (
 from clew.model.events import ZERO, Event, UpdateRequest, WorkflowExecutionStarted
 from clew.model.failure import Failure
 from clew.model.history import WorkflowHistory
+from clew.model.option_types import check_kinds, check_policy_types, check_texts
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
 from clew.service.errors import RPCError
@@ -230,6 +238,7 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
         """Send a signal; a repeat carries the same request id."""
+        check_texts(f"signal of workflow {input.id!r}", signal=input.signal, request_id=input.request_id)
         request = r.SignalWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,
@@ -316,6 +325,25 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def _start_request(self, input: StartWorkflowInput) -> r.StartWorkflowRequest:
         what = f"workflow {input.workflow!r} with id {input.id!r}"
+        check_texts(
+            what,
+            workflow=input.workflow,
+            id=input.id,
+            task_queue=input.task_queue,
+            request_id=input.request_id,
+            cron_schedule=input.cron_schedule,
+            static_summary=input.static_summary,
+            static_details=input.static_details,
+        )
+        check_policy_types(what, input.retry_policy)
+        check_kinds(
+            what,
+            priority=(input.priority, Priority),
+            versioning_override=(input.versioning_override, VersioningOverride),
+            id_reuse_policy=(input.id_reuse_policy, WorkflowIDReusePolicy),
+            id_conflict_policy=(input.id_conflict_policy, WorkflowIDConflictPolicy),
+            memo=(input.memo, Mapping),
+        )
         return r.StartWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,
@@ -350,6 +378,7 @@ class ServiceOutbound(OutboundInterceptor):
         )
 
     async def _update_request(self, input: StartWorkflowUpdateInput) -> r.UpdateWorkflowRequest:
+        check_texts(f"update of workflow {input.id!r}", update=input.update, update_id=input.update_id)
         args = await self._values.encode(
             input.args, f"the arguments of update {input.update!r} to workflow {input.id!r}"
         )

@@ -20,6 +20,8 @@ def check_id(what: str, value: str, limits: Limits) -> str:
     """A name or id: not empty, at most `limits.id_bytes_max` bytes."""
     if not value:
         return f"{what} is empty; give it a name of 1 to {limits.id_bytes_max} bytes"
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return f"{what} {value[:40]!r} holds half of a surrogate pair; give text that is valid UTF-8"
     if len(value) > limits.id_bytes_max // 4 and len(value.encode()) > limits.id_bytes_max:
         return f"{what} {value[:40]!r}… has {len(value.encode())} bytes; at most {limits.id_bytes_max} are allowed"
     return ""

@@ -20,7 +20,7 @@ from typing import Final
 
 from clew.engine.runs import RunCache, RunEntry
 from clew.ports.clock import Cancellable, Clock
-from clew.ports.store import Store, StoreError
+from clew.ports.store import Store, StoreCorrupt, StoreError
 
 logger = logging.getLogger("clew.engine")
 
@@ -162,6 +162,9 @@ class Attention:
     async def _load_and_look(self, shard: int, run_key: int, when: datetime) -> None:
         try:
             entry = await self._cache.load(shard, run_key)
+        except StoreCorrupt as error:
+            logger.error("attention.run_unreadable run_key=%s error=%s", run_key, error)
+            return
         except StoreError as error:
             logger.warning("attention.load_failed run_key=%s error=%s", run_key, error)
             self.arm_again_later(shard, run_key)

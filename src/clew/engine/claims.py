@@ -5,6 +5,8 @@ Owns: the way from a claimed row (or a sticky wait) to an offer. Never: claims r
 
 from __future__ import annotations
 
+import logging
+
 from clew.core.transition import Transition, WorkflowTaskReady
 from clew.engine.funnel import Funnel, OpSubmission
 from clew.engine.matching import Matcher, Session, Want
@@ -13,7 +15,9 @@ from clew.engine.runs import RunCache, RunEntry
 from clew.engine.versions import Versions
 from clew.model.rejection import Rejection
 from clew.ports.clock import Clock
-from clew.ports.store import Store, TaskKind, TaskRow
+from clew.ports.store import Store, StoreCorrupt, TaskKind, TaskRow
+
+logger = logging.getLogger("clew.engine")
 
 
 class Claims:
@@ -46,7 +50,12 @@ class Claims:
         Raises:
             StoreError: The run could not be read; the caller releases the row.
         """
-        entry = await self._cache.load(row.shard, row.run_key)
+        try:
+            entry = await self._cache.load(row.shard, row.run_key)
+        except StoreCorrupt as error:
+            # It keeps its claim for a while, so that it does not hold up those behind it.
+            logger.error("matching.run_unreadable run_key=%s error=%s", row.run_key, error)
+            return False
         want = self._want(entry, row) if entry is not None else None
         if entry is None or want is None:
             self._matcher.forget_set_aside(row)

@@ -41,6 +41,7 @@ from clew.ports.store import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreUnstorable,
 )
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
@@ -412,6 +413,8 @@ def store_error(error: StoreError) -> RPCError:
         code = RejectionCode.STORE_READ_ONLY
     elif isinstance(error, StoreCorrupt):
         code = RejectionCode.STORE_CORRUPT
+    elif isinstance(error, StoreUnstorable):
+        code = RejectionCode.INVALID_ARGUMENT
     else:
         code = RejectionCode.UNAVAILABLE
     refusal = RPCError(Rejection(code=code, message=str(error)))

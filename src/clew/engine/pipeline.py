@@ -24,7 +24,16 @@ from clew.engine.outbox_rows import outbox_rows
 from clew.engine.runs import RunEntry
 from clew.engine.summary import labels_of, visibility_of
 from clew.model.events import BaseEvent, UpsertWorkflowSearchAttributes, WorkflowPropertiesModified, encode_events
-from clew.ports.store import CommitStatus, HistoryBatch, PendingItem, RunWrite, Store, StoreError, TaskRow
+from clew.ports.store import (
+    CommitStatus,
+    HistoryBatch,
+    PendingItem,
+    RunWrite,
+    Store,
+    StoreError,
+    StoreUnstorable,
+    TaskRow,
+)
 
 if TYPE_CHECKING:
     from clew.engine.ids import IdBlocks
@@ -158,14 +167,36 @@ class CommitPipeline:
         writes = self._take_open()
         # A unit of several runs is met once, at its first member.
         units = [write.unit for write in writes if write.unit[0] is write]
-        rows: list[tuple[RunWrite, ...]] = [
-            (self._row(unit[0]),) if len(unit) == 1 else tuple([self._row(write) for write in unit]) for unit in units
-        ]
+        rows: list[tuple[RunWrite, ...]] = []
+        try:
+            for unit in units:
+                rows.append((self._row(unit[0]),) if len(unit) == 1 else tuple([self._row(write) for write in unit]))
+        except Exception as error:  # noqa: BLE001 - a value that has no stored form; those it belongs to are told
+            units, rows = self._without_unstorable(units, rows, error)
+            if not rows:
+                self._wake_if_idle()
+                return
         self._in_flight += 1
         if self._on_batch is not None:
             self._on_batch(len(writes), sum(len(w.submissions) for w in writes))
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
         future.add_done_callback(partial(self._settle, units))
+
+    def _without_unstorable(
+        self, units: list[list[_OpenWrite]], rows: list[tuple[RunWrite, ...]], error: Exception
+    ) -> tuple[list[list[_OpenWrite]], list[tuple[RunWrite, ...]]]:
+        """The units that can be stored with their rows; the one after `rows` met `error`. The others are refused."""
+        refused = [(units[len(rows)], error)]
+        sound = units[: len(rows)]
+        for unit in units[len(rows) + 1 :]:
+            try:
+                rows.append(tuple([self._row(write) for write in unit]))
+                sound.append(unit)
+            except Exception as other:  # noqa: BLE001 - likewise
+                refused.append((unit, other))
+        for unit, reason in refused:
+            self._settle_unit(unit, _unstorable(reason))
+        return sound, rows
 
     def _take_open(self) -> list[_OpenWrite]:
         if len(self._open) <= BATCH_RUNS_MAX:
@@ -261,13 +292,19 @@ class CommitPipeline:
             unexpected.__cause__ = error
             outcomes = [unexpected] * len(units)
         for unit, outcome in zip(units, outcomes, strict=True):
-            for write in unit:
-                if outcome is not CommitStatus.COMMITTED:
-                    self._on_discard(write.entry)
-                for submission in write.submissions:
-                    submission.on_settled(submission, outcome)
-                self._answer_waiting(write.entry, len(write.submissions))
-            unit.clear()  # Each write refers to its unit: without this only the cycle collector could free them.
+            self._settle_unit(unit, outcome)
+        self._wake_if_idle()
+
+    def _settle_unit(self, unit: list[_OpenWrite], outcome: Outcome) -> None:
+        for write in unit:
+            if outcome is not CommitStatus.COMMITTED:
+                self._on_discard(write.entry)
+            for submission in write.submissions:
+                submission.on_settled(submission, outcome)
+            self._answer_waiting(write.entry, len(write.submissions))
+        unit.clear()  # Each write refers to its unit: without this only the cycle collector could free them.
+
+    def _wake_if_idle(self) -> None:
         if not self._open and not self._in_flight:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
@@ -281,6 +318,15 @@ class CommitPipeline:
             waiting.popleft()[1]()
         if entry.settled_count == entry.submitted_count and entry.state.close_event_id:
             self._on_finished(entry)
+
+
+def _unstorable(error: Exception) -> StoreUnstorable:
+    told = StoreUnstorable(
+        f"a change of the run holds a value that cannot be stored ({type(error).__name__}: {error}), so nothing of it "
+        "was done. Expected: text that is valid UTF-8, and in every option a value of the type it is declared with"
+    )
+    told.__cause__ = error
+    return told
 
 
 def _item_changes(

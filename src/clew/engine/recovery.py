@@ -12,6 +12,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -23,7 +24,9 @@ from clew.core.transition import Transition
 from clew.engine.funnel import Funnel, Operation
 from clew.engine.runs import RunCache
 from clew.model.limits import Limits
-from clew.ports.store import Store
+from clew.ports.store import Store, StoreCorrupt
+
+logger = logging.getLogger("clew.engine")
 
 PAGE_ROWS: Final = 500
 
@@ -50,7 +53,11 @@ async def recover(
         after = rows[-1].run_key
         answers: list[asyncio.Future[Any]] = []
         for row in rows:
-            entry = cache.adopt(row)
+            try:
+                entry = cache.adopt(row)
+            except StoreCorrupt as error:
+                logger.error("recovery.run_unreadable run_id=%s error=%s", row.run_id, error)
+                continue
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             answers.append(answer)
             limits = limits_of(entry.state.namespace)

@@ -30,7 +30,7 @@ from clew.model.events import (
     WorkflowExecutionStarted,
 )
 from clew.model.policies import WorkflowExecutionStatus
-from clew.ports.store import RunRow, Store
+from clew.ports.store import RunRow, Store, StoreCorrupt
 from clew.service.requests import QueryResult, QueryTask
 
 ENTRIES_MAX: Final = 5_000
@@ -275,8 +275,18 @@ _KEEP: Final[dict[type[BaseEvent], Callable[[RunEntry, Any], None]]] = {
 
 
 def entry_of(row: RunRow) -> RunEntry:
-    """A fresh entry from a stored row."""
-    state = decode_state(row.state, [(item.kind, item.item_id, item.data) for item in row.items])
+    """A fresh entry from a stored row.
+
+    Raises:
+        StoreCorrupt: The row cannot be read; no other run is concerned.
+    """
+    try:
+        state = decode_state(row.state, [(item.kind, item.item_id, item.data) for item in row.items])
+    except Exception as error:
+        raise StoreCorrupt(
+            f"run {row.run_id} of workflow {row.workflow_id!r} cannot be read ({type(error).__name__}: {error}). It "
+            "stands still; other runs are not concerned. Please report this, with the run's row of `executions`"
+        ) from error
     state.version = row.version
     state.history_size_bytes = row.history_size_bytes
     entry = RunEntry(state, row.shard, row.run_key)

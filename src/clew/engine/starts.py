@@ -238,6 +238,9 @@ class Starter:
             else:
                 _refuse(future, error)
             return
+        except Exception as error:
+            _refuse(future, error)
+            raise
         try:
             self._decide_on(existing, request, extras, future, races)
         except Exception as error:

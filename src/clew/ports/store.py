@@ -220,6 +220,10 @@ class StoreReadOnly(StoreError):
     """The store cannot be written."""
 
 
+class StoreUnstorable(StoreError):
+    """A value has no stored form; the store was not asked."""
+
+
 class StoreInUse(StoreError):
     """Another process owns the store."""
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, cast, overload
 
 from clew.activity._definition import _Definition as ActivityDefinition
 from clew.common import Priority, RetryPolicy
+from clew.model.option_types import check_durations, check_kinds, check_policy_types, check_texts
 from clew.types import (
     CallableAsyncNoParam,
     CallableAsyncSingleParam,
@@ -335,6 +336,20 @@ def activity_input(
     name, arg_types, ret_type = activity_name_and_types(activity, result_type)
     if start_to_close_timeout is None and schedule_to_close_timeout is None:
         raise ValueError(no_timeout_message(name))
+    check_durations(
+        f"activity {name!r}",
+        schedule_to_close_timeout=schedule_to_close_timeout,
+        schedule_to_start_timeout=schedule_to_start_timeout,
+        start_to_close_timeout=start_to_close_timeout,
+        heartbeat_timeout=heartbeat_timeout,
+    )
+    check_texts(f"activity {name!r}", task_queue=task_queue, activity_id=activity_id, summary=summary)
+    check_policy_types(f"activity {name!r}", retry_policy)
+    check_kinds(
+        f"activity {name!r}",
+        priority=(priority, Priority),
+        cancellation_type=(cancellation_type, ActivityCancellationType),
+    )
     return StartActivityInput(
         name,
         one_or_many(arg, args, f"activity {name!r}"),
@@ -378,6 +393,15 @@ def local_activity_input(
         raise ValueError(no_timeout_message(name))
     if durable not in ("step", "batch"):
         raise ValueError(f"durable={durable!r} of local activity {name!r} must be 'step' or 'batch'.")
+    check_durations(
+        f"local activity {name!r}",
+        schedule_to_close_timeout=schedule_to_close_timeout,
+        schedule_to_start_timeout=schedule_to_start_timeout,
+        start_to_close_timeout=start_to_close_timeout,
+        local_retry_threshold=local_retry_threshold,
+    )
+    check_texts(f"local activity {name!r}", activity_id=activity_id, summary=summary)
+    check_policy_types(f"local activity {name!r}", retry_policy)
     return StartLocalActivityInput(
         name,
         one_or_many(arg, args, f"local activity {name!r}"),

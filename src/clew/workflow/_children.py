@@ -22,6 +22,7 @@ from clew.common import (
     VersioningBehavior,
     WorkflowIDReusePolicy,
 )
+from clew.model.option_types import check_durations, check_kinds, check_policy_types, check_texts
 from clew.types import (
     MethodAsyncNoParam,
     MethodAsyncSingleParam,
@@ -337,6 +338,25 @@ def _child_input(
     priority: Priority | None = None,
 ) -> StartChildWorkflowInput:
     name, arg_types, ret_type = workflow_name_and_types(workflow, result_type)
+    what = f"child workflow {name!r}"
+    check_texts(
+        what,
+        id=id,
+        task_queue=task_queue,
+        cron_schedule=cron_schedule,
+        static_summary=static_summary,
+        static_details=static_details,
+    )
+    check_durations(what, execution_timeout=execution_timeout, run_timeout=run_timeout, task_timeout=task_timeout)
+    check_policy_types(what, retry_policy)
+    check_kinds(
+        what,
+        priority=(priority, Priority),
+        cancellation_type=(cancellation_type, ChildWorkflowCancellationType),
+        parent_close_policy=(parent_close_policy, ParentClosePolicy),
+        id_reuse_policy=(id_reuse_policy, WorkflowIDReusePolicy),
+        memo=(memo, Mapping),
+    )
     return StartChildWorkflowInput(
         workflow=name,
         args=one_or_many(arg, args, f"child workflow {name!r}"),
@@ -380,6 +400,10 @@ def _continue_input(
     arg_types: Sequence[Any] | None = None
     if workflow is not None:
         name, arg_types, _ = workflow_name_and_types(workflow, None)
+    check_texts("continue_as_new", task_queue=task_queue)
+    check_durations("continue_as_new", run_timeout=run_timeout, task_timeout=task_timeout)
+    check_policy_types("continue_as_new", retry_policy)
+    check_kinds("continue_as_new", memo=(memo, Mapping))
     return ContinueAsNewInput(
         workflow=name,
         args=one_or_many(arg, args, "continue_as_new"),

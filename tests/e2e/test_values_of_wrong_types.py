@@ -1,0 +1,121 @@
+"""Values of wrong types: refused where they are given, and one that gets through harms only its own run."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from clew import activity, workflow
+from clew.client import Client
+from clew.common import RetryPolicy
+from clew.model.rejection import RejectionCode
+from clew.service.errors import RPCError
+from clew.service.requests import StartWorkflowRequest
+from tests.cases.harness import QUEUE, engine, eventually, settled, within, worker
+
+SECONDS = timedelta(seconds=10)
+
+
+@activity.defn
+async def echo(text: str) -> str:
+    return text
+
+
+@workflow.defn
+class Asks:
+    """Asks for one activity with the options that the test wants."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    @workflow.run
+    async def run(self) -> str:
+        return str(await workflow.execute_activity("echo", "hello", **self.options))
+
+
+@workflow.defn
+class Plain:
+    def __init__(self) -> None:
+        self.is_told = False
+
+    @workflow.signal
+    def tell(self) -> None:
+        self.is_told = True
+
+    @workflow.run
+    async def run(self, waits: bool) -> str:
+        await workflow.wait_condition(lambda: self.is_told or not waits)
+        return "done"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start_to_close_timeout": 10},
+        {"start_to_close_timeout": SECONDS, "heartbeat_timeout": "1s"},
+        {"start_to_close_timeout": SECONDS, "task_queue": 5},
+        {"start_to_close_timeout": SECONDS, "priority": 5},
+        {"start_to_close_timeout": SECONDS, "retry_policy": RetryPolicy(non_retryable_error_types=[ValueError])},  # type: ignore[list-item]
+    ],
+    ids=lambda options: list(options)[-1],
+)
+async def test_workflow_code_is_told_at_the_call(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Asks, "options", options)
+    async with engine() as client, worker(client, [Asks, Plain], [echo]):
+        handle = await client.start_workflow(Asks.run, id="asks", task_queue=QUEUE)
+
+        async def says_why() -> bool:
+            waiting_for = " ".join((await handle.describe()).waiting_for)
+            return "TypeError" in waiting_for and "activity 'echo'" in waiting_for
+
+        await eventually(says_why)
+        assert await within(client.execute_workflow(Plain.run, False, id="plain", task_queue=QUEUE)) == "done"
+
+
+async def test_a_change_that_cannot_be_stored_is_refused_and_all_others_are_committed() -> None:
+    async with engine() as client, worker(client, [Plain]):
+        service = client.connection.service
+        good = await client.start_workflow(Plain.run, True, id="good", task_queue=QUEUE)
+
+        def start(workflow_id: str, identity: Any) -> Any:
+            request = StartWorkflowRequest(
+                namespace="default", workflow_id=workflow_id, workflow_type="Plain", task_queue=QUEUE,
+                request_id=workflow_id, input=(msgspec.Raw(b"false"),), identity=identity,
+            )  # fmt: skip
+            return client.connection.call(service.start_workflow, request)
+
+        for identity in ("\ud800", object()):
+            with pytest.raises(RPCError, match="cannot be stored") as caught:
+                await within(start("bad", identity))
+            assert caught.value.code is RejectionCode.INVALID_ARGUMENT
+        await good.signal(Plain.tell)
+        assert await settled(good) == "done"
+        with pytest.raises(RPCError) as missing:
+            await client.get_workflow_handle("bad").describe()
+        assert missing.value.code is RejectionCode.WORKFLOW_NOT_FOUND
+
+
+async def test_a_stored_run_that_cannot_be_read_stands_alone(tmp_path: Path) -> None:
+    database = tmp_path / "one-broken.db"
+    async with engine(database=database) as client:
+        await client.start_workflow(Plain.run, True, id="broken", task_queue=QUEUE)
+        await client.start_workflow(Plain.run, False, id="behind", task_queue=QUEUE)
+    with sqlite3.connect(database) as connection:
+        changed = connection.execute("UPDATE executions SET state = '[5]' WHERE workflow_id = 'broken'").rowcount
+        assert changed == 1
+    connection.close()
+    async with engine(database=database) as client, worker(client, [Plain]):
+        assert await settled(client.get_workflow_handle("behind")) == "done"
+        await _is_told_of_the_broken_run(client)
+
+
+async def _is_told_of_the_broken_run(client: Client) -> None:
+    with pytest.raises(RPCError, match="cannot be read") as caught:
+        await within(client.get_workflow_handle("broken").describe())
+    assert caught.value.code is RejectionCode.STORE_CORRUPT
+    with pytest.raises(RPCError, match="cannot be read"):
+        await within(client.start_workflow(Plain.run, True, id="broken", task_queue=QUEUE))
