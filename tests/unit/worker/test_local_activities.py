@@ -15,7 +15,16 @@ from clew.common import RetryPolicy
 from clew.exceptions import ActivityError, ApplicationError
 from clew.model import events as e
 from clew.worker import Replayer
-from tests.cases.harness import QUEUE, engine, events, eventually, settled, worker
+from tests.cases.harness import (
+    QUEUE,
+    engine,
+    events,
+    eventually,
+    service_faults,
+    settled,
+    unavailable,
+    worker,
+)
 
 calls: list[str] = []
 SHORT: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=10)}
@@ -25,6 +34,7 @@ QUICK = RetryPolicy(initial_interval=timedelta(milliseconds=10))
 @pytest.fixture(autouse=True)
 def _clear() -> None:
     calls.clear()
+    gates.clear()
 
 
 @activity.defn
@@ -89,6 +99,7 @@ async def test_each_step_runs_once_and_is_one_marker(how: str, durable: str, cac
         handle = await client.start_workflow(Adds.run, args=[how, durable], id="adds", task_queue=QUEUE)
         assert await settled(handle) == 5
         assert len(await events(handle, e.MarkerRecorded)) == 5
+        assert len(await events(handle, e.WorkflowTaskCompleted)) == 1
         assert await events(handle, e.ActivityTaskScheduled) == []
         assert len(calls) == len(set(calls)) == 5, "each with a name, or key, of its own"
         await Replayer(workflows=[Adds]).replay_workflow(await handle.fetch_history())
@@ -156,6 +167,8 @@ async def test_a_cancelled_local_activity_stops() -> None:
         )
         assert await settled(handle) == "cancelled"
         await eventually(lambda: "stopped" in calls, "the attempt ends")
+        assert await events(handle, e.MarkerRecorded) == [], "nobody waited for its outcome"
+        await Replayer(workflows=[Cancels]).replay_workflow(await handle.fetch_history())
 
 
 @activity.defn
@@ -234,3 +247,94 @@ async def test_a_stop_leaves_the_step_to_the_next_worker() -> None:
         async with worker(client, [Moves], [quick]):
             assert await settled(handle) == "quick"
     assert calls == ["slow", "quick"]
+
+
+gates: list[asyncio.Event] = []
+"""The first step waits for it."""
+
+
+@activity.defn
+async def slow_step(n: int) -> int:
+    calls.append(str(n))
+    if gates:
+        await gates[0].wait()
+    await asyncio.sleep(0.01)
+    return n
+
+
+@workflow.defn
+class Chain:
+    """Steps until it is told to stop."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.is_told = False
+
+    @workflow.run
+    async def run(self) -> int:
+        while not self.is_told:
+            await workflow.execute_local_activity(slow_step, self.done, **SHORT)
+            self.done += 1
+        return self.done
+
+    @workflow.signal
+    def stop(self) -> None:
+        self.is_told = True
+
+    @workflow.update
+    def stop_soon(self) -> int:
+        self.is_told = True
+        return self.done
+
+    @workflow.query
+    def how_many(self) -> int:
+        return self.done
+
+
+@pytest.mark.parametrize("how", ["signal", "update"])
+@pytest.mark.parametrize("cache", [100, 0])
+async def test_messages_reach_a_chain_of_steps_after_the_step_at_hand(how: str, cache: int) -> None:
+    gates.append(asyncio.Event())
+    async with engine() as client, worker(client, [Chain], [slow_step], cache=cache):
+        handle = await client.start_workflow(Chain.run, id="chain", task_queue=QUEUE)
+        await eventually(lambda: calls, "the first step")
+        gates[0].set()
+        await eventually(lambda: len(calls) > 3, "some steps")
+        count = await handle.query(Chain.how_many)
+        assert 0 < count <= len(calls)
+        if how == "signal":
+            await handle.signal(Chain.stop)
+        else:
+            assert await handle.execute_update(Chain.stop_soon) >= count
+        at_most = len(calls) + 1
+        assert count < await settled(handle) <= at_most
+        assert len(calls) == len(set(calls)), "no step ran twice"
+        assert await events(handle, e.WorkflowTaskTimedOut) == []
+        assert await events(handle, e.WorkflowTaskFailed) == []
+        await Replayer(workflows=[Chain]).replay_workflow(await handle.fetch_history())
+
+
+@pytest.mark.parametrize("trouble", ["refused", "answer lost", "lasting"])
+async def test_an_engine_that_cannot_be_reached_for_a_while_costs_no_step(trouble: str) -> None:
+    async with engine() as client:
+        faults = service_faults(client)
+        async with worker(client, [Chain], [slow_step]):
+            handle = await client.start_workflow(
+                Chain.run, id="chain", task_queue=QUEUE, task_timeout=timedelta(seconds=1)
+            )
+            await eventually(lambda: len(calls) > 2, "some steps")
+            if trouble == "lasting":
+                faults.fail("record_markers", unavailable(), times=None)
+                await eventually(lambda: events(handle, e.WorkflowTaskTimedOut), "the task is taken away")
+                faults.clear()
+            elif trouble == "refused":
+                faults.fail("record_markers", unavailable(), times=2)
+            else:
+                faults.lose_answer("record_markers", unavailable(), times=2)
+            count = len(calls)
+            await eventually(lambda: len(calls) > count + 2, "further steps")
+            await handle.signal(Chain.stop)
+            done = await settled(handle)
+            assert done == len(set(calls)) == len(await events(handle, e.MarkerRecorded))
+            assert len(calls) - done <= (2 if trouble == "lasting" else 0), "what could not be recorded ran again"
+            await Replayer(workflows=[Chain]).replay_workflow(await handle.fetch_history())
