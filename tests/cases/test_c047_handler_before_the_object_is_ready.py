@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from clew import activity, workflow
+from clew.client import Client, WithStartWorkflowOperation
+from clew.common import WorkflowIDConflictPolicy
 from clew.worker import Interceptor, WorkflowInboundInterceptor
 from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, replay_check, settled, within, worker
 
@@ -127,7 +129,8 @@ async def test_signal_with_start_reaches_the_object(interceptors: list[Any]) -> 
 
 
 @pytest.mark.parametrize("kind", [InConstructor, InFirstLines, AfterAnActivity])
-async def test_signals_and_updates_arrive_in_the_order_sent(kind: Any) -> None:
+@pytest.mark.parametrize("interceptors", [[], [SlowStart()]], ids=["plain", "slow-interceptor"])
+async def test_signals_and_updates_arrive_in_the_order_sent(kind: Any, interceptors: list[Any]) -> None:
     async with engine() as client:
         handle = await client.start_workflow(kind.run, "name", id="mixed", task_queue=QUEUE)
         await handle.signal(kind.note, "1")
@@ -136,11 +139,35 @@ async def test_signals_and_updates_arrive_in_the_order_sent(kind: Any) -> None:
         await handle.signal(kind.note, "2")
         second = asyncio.create_task(handle.execute_update(kind.count, "B", id="B"))
         await eventually(lambda: _is_admitted(handle, "B"))
-        async with worker(client, [kind], [slow]):
+        async with worker(client, [kind], [slow], interceptors=interceptors):
             assert await within(first) == 2
             assert await within(second) == 4
             assert await settled(handle) == ["name 1", "name A", "name 2", "name B"]
-        await replay_check(handle, kind)
+        if not interceptors:
+            await replay_check(handle, kind)
+
+
+@pytest.mark.parametrize("kind", [InConstructor, InFirstLines, AfterAnActivity])
+@pytest.mark.parametrize("interceptors", [[], [SlowStart()]], ids=["plain", "slow-interceptor"])
+async def test_update_with_start_reaches_the_object(kind: Any, interceptors: list[Any]) -> None:
+    async with engine() as client:
+        operation = WithStartWorkflowOperation(
+            kind.run, "name", id="with-start", task_queue=QUEUE, id_conflict_policy=WorkflowIDConflictPolicy.FAIL
+        )
+        first = asyncio.create_task(
+            client.execute_update_with_start_workflow(kind.count, "A", start_workflow_operation=operation)
+        )
+        handle: Any = client.get_workflow_handle("with-start")
+        await eventually(lambda: _exists(client), "the run is there")
+        for text in ("1", "2", "3"):
+            await handle.signal(kind.note, text)
+        async with worker(client, [kind], [slow], interceptors=interceptors):
+            assert await within(first) == 1
+            assert await settled(handle) == ["name A", "name 1", "name 2", "name 3"]
+
+
+async def _exists(client: Client) -> bool:
+    return bool([run.id async for run in client.list_workflows("WorkflowId = 'with-start'")])
 
 
 async def _is_admitted(handle: Any, update_id: str) -> bool:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from clew.client import Client, WorkflowAlreadyStartedError, WorkflowHandle
+from clew import workflow
+from clew.client import Client, WithStartWorkflowOperation, WorkflowAlreadyStartedError, WorkflowHandle
 from clew.common import WorkflowExecutionStatus, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model import events as e
-from tests.cases.harness import engine, service_faults, unavailable, within
+from clew.model.limits import LIMITS_DEFAULT
+from tests.cases.harness import engine, service_faults, unavailable, within, worker
 
 STRANGERS = 20
 FAIL = WorkflowIDConflictPolicy.FAIL
@@ -104,3 +106,65 @@ async def test_after_the_close_the_reuse_policy_decides() -> None:
         again = await within(start(client, id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY))
         assert again.result_run_id != handle.result_run_id
         assert await open_runs(client) == [again.result_run_id]
+
+
+@workflow.defn
+class Basket:
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.update
+    def add(self, item: int) -> int:
+        self.items.append(item)
+        return len(self.items)
+
+    @workflow.query
+    def contents(self) -> list[int]:
+        return self.items
+
+
+async def start_and_add(client: Client, item: int, policy: WorkflowIDConflictPolicy, update_id: str | None) -> int:
+    operation = WithStartWorkflowOperation(Basket.run, id="order-1", task_queue="orders", id_conflict_policy=policy)
+    return await client.execute_update_with_start_workflow(
+        Basket.add, item, start_workflow_operation=operation, id=update_id
+    )
+
+
+@pytest.mark.parametrize("policy", [FAIL, USE_EXISTING])
+async def test_an_update_with_start_whose_answer_was_lost_is_applied_once(policy: WorkflowIDConflictPolicy) -> None:
+    async with engine() as client, worker(client, [Basket], queue="orders"):
+        service_faults(client).lose_answer("update_with_start", unavailable())
+        assert await within(start_and_add(client, 1, policy, None)) == 1
+        [(run_id, _)] = await all_runs(client)
+        handle = client.get_workflow_handle_for(Basket.run, "order-1", run_id=run_id)
+        assert await within(handle.query(Basket.contents)) == [1]
+
+
+async def test_with_start_updates_of_all_strangers_reach_one_run() -> None:
+    # As many as may be in flight at once.
+    strangers = LIMITS_DEFAULT.updates_in_flight_max
+    async with engine() as client, worker(client, [Basket], queue="orders"):
+        answers = await within(
+            asyncio.gather(*(start_and_add(client, n, USE_EXISTING, f"add-{n}") for n in range(strangers)))
+        )
+        assert sorted(answers) == list(range(1, strangers + 1))
+        assert len(await all_runs(client)) == 1
+        handle = client.get_workflow_handle_for(Basket.run, "order-1")
+        assert sorted(await within(handle.query(Basket.contents))) == list(range(strangers))
+
+
+async def test_of_strangers_that_must_be_the_first_one_is() -> None:
+    async with engine() as client, worker(client, [Basket], queue="orders"):
+        outcomes = await within(
+            asyncio.gather(
+                *(start_and_add(client, n, FAIL, f"add-{n}") for n in range(STRANGERS)), return_exceptions=True
+            )
+        )
+        assert [outcome for outcome in outcomes if not isinstance(outcome, BaseException)] == [1]
+        [(run_id, _)] = await all_runs(client)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert all(isinstance(error, WorkflowAlreadyStartedError) and error.run_id == run_id for error in refused)
