@@ -54,6 +54,7 @@ NO_FAULT: Final = Fault(FaultKind.NONE, "undisturbed")
 _METHODS: Final = {
     "complete_workflow_task": "the answer to the workflow task",
     "fail_workflow_task": "the failure of the workflow task",
+    "record_markers": "the outcome of the local activity",
     "complete_activity": "the result of the activity",
     "fail_activity": "the failure of the activity",
     "cancel_activity": "the cancellation of the activity",
@@ -90,8 +91,8 @@ def faults_for(tape: Tape, *, kinds: Collection[FaultKind], limit: int) -> list[
 
 def _lost_outcome(tape: Tape, report: Report) -> Fault:
     run = tape.runs[report.run]
-    scheduled = _event_text(run, report.scheduled_event_id)
-    title = f"worker crashed before {_METHODS[report.method]} of {run.workflow_id!r} arrived ({scheduled})"
+    place = _event_text(run, report.after_event_id or report.scheduled_event_id)
+    title = f"worker crashed before {_METHODS[report.method]} of {run.workflow_id!r} arrived ({place})"
     return Fault(FaultKind.OUTCOME, title, report=report)
 
 

@@ -143,7 +143,7 @@ class ChaosService:
                 life.ended(token)
         if life is not None and life.is_over and not life.is_detached(token):
             return r.HeartbeatActivityResponse() if name == "heartbeat_activity" else None
-        if self._strikes_report(name, token):
+        if self._strikes_report(name, request):
             self._crash_workers()
             return None
         if name == "complete_workflow_task" and self._fault.kind is FaultKind.COLD:
@@ -164,7 +164,7 @@ class ChaosService:
     def _note_report(self, name: str, request: Any, token: TaskToken) -> None:
         run = self._tape.run_of(token.run_id)
         if run is not None:
-            self._tape.reports.setdefault(Report(run.number, name, token.scheduled_event_id))
+            self._tape.reports.setdefault(_report(run, name, request))
         known = self._keys.get(_key(token))
         if name == "complete_activity" and known is not None:
             key, activity_type, attempt = known
@@ -183,13 +183,11 @@ class ChaosService:
         elif fault.kind is FaultKind.ENGINE:
             self._crash_engine()
 
-    def _strikes_report(self, name: str, token: Any) -> bool:
+    def _strikes_report(self, name: str, request: Any) -> bool:
         expected = self._fault.report
-        if self.has_struck or expected is None or not isinstance(token, TaskToken):
+        if self.has_struck or expected is None or not isinstance(request.token, TaskToken):
             return False
-        run = self._tape.run_of(token.run_id)
-        here = Report(run.number if run is not None else -1, name, token.scheduled_event_id)
-        self.has_struck = here == expected
+        self.has_struck = _report(self._tape.run_of(request.token.run_id), name, request) == expected
         return self.has_struck
 
     def _crash_workers(self) -> None:
@@ -379,6 +377,15 @@ class _WorkerEnd:
         workflow_tasks, activity_tasks = self._credits or (0, 0)
         if self._session is not None and self._is_polling:
             self._session.grant(workflow_tasks=workflow_tasks, activity_tasks=activity_tasks)
+
+
+def _report(run: RunTape | None, name: str, request: Any) -> Report:
+    return Report(
+        run.number if run is not None else -1,
+        name,
+        request.token.scheduled_event_id,
+        request.after_event_id if isinstance(request, r.RecordMarkersRequest) else 0,
+    )
 
 
 def _key(token: TaskToken) -> tuple[str, int, int]:

@@ -48,11 +48,13 @@ class Report:
         run: Number of the run.
         method: Of the service.
         scheduled_event_id: Of the task it answers.
+        after_event_id: What it follows, if there can be several for one task.
     """
 
     run: int
     method: str
     scheduled_event_id: int
+    after_event_id: int = 0
 
 
 @final
