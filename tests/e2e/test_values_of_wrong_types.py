@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from datetime import timedelta
 from pathlib import Path
@@ -74,6 +75,57 @@ async def test_workflow_code_is_told_at_the_call(options: dict[str, Any], monkey
 
         await eventually(says_why)
         assert await within(client.execute_workflow(Plain.run, False, id="plain", task_queue=QUEUE)) == "done"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"activity_id": "\ud800"}, "cannot be stored"),
+        ({"activity_id": "x" * 2_000}, "at most 1000 are allowed"),
+    ],
+    ids=["no stored form", "bad command"],
+)
+async def test_an_answer_that_the_engine_cannot_take_fails_its_task_at_once(
+    options: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Asks, "options", {"start_to_close_timeout": SECONDS, **options})
+    async with engine() as client, worker(client, [Asks], [echo]):
+        handle = await client.start_workflow(Asks.run, id="asks", task_queue=QUEUE)
+
+        async def says_why() -> bool:
+            return told in " ".join((await handle.describe()).waiting_for)
+
+        await eventually(says_why, seconds_max=5)
+        await eventually(lambda: any(told in record.message for record in caplog.records), "the worker's log says it")
+
+
+@workflow.defn
+class UsesClient:
+    client: ClassVar[Client]
+
+    @workflow.run
+    async def run(self, how: str) -> None:
+        if how == "connect":
+            await Client.connect("sqlite::memory:")
+        elif how == "start":
+            await self.client.start_workflow(Plain.run, False, id="inner", task_queue=QUEUE)
+        else:
+            await asyncio.open_connection("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize("how", ["connect", "start", "socket"])
+async def test_workflow_code_that_reaches_outside_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine() as client, worker(client, [UsesClient, Plain]):
+        monkeypatch.setattr(UsesClient, "client", client, raising=False)
+        handle = await client.start_workflow(UsesClient.run, how, id="outer", task_queue=QUEUE)
+
+        async def says_why() -> str:
+            text = " ".join((await handle.describe()).waiting_for)
+            return text if "RestrictedWorkflowAccessError" in text else ""
+
+        text = await eventually(says_why)
+        assert "activity" in text
+        assert how != "socket" or __file__ in text, "it names the user's line, not one of asyncio"
 
 
 async def test_a_change_that_cannot_be_stored_is_refused_and_all_others_are_committed() -> None:

@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from clew.exceptions import RestrictedWorkflowAccessError
 from clew.model.option_types import check_durations
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.connection import Connection
 from clew.service.errors import RPCError
+from clew.workflow import in_workflow
 
 T = TypeVar("T")
 
@@ -49,6 +51,7 @@ async def call_service(
     Raises:
         RPCError: The call was refused for good, or the time was over (``DEADLINE_EXCEEDED``).
     """
+    refuse_in_workflow(getattr(method, "__name__", "a call"))
     check_durations(getattr(method, "__name__", "call"), rpc_timeout=timeout)
     if timeout is None:
         return await _call_with_retries(connection, method, request, is_long_poll)
@@ -57,6 +60,20 @@ async def call_service(
             return await _call_with_retries(connection, method, request, is_long_poll)
     except TimeoutError as error:
         raise RPCError(_too_late(method, timeout)) from error
+
+
+def refuse_in_workflow(what: str) -> None:
+    """Refuse to be called by workflow code, whose loop could not even wait for the answer.
+
+    Raises:
+        RestrictedWorkflowAccessError: Names what to use instead.
+    """
+    if in_workflow():
+        raise RestrictedWorkflowAccessError(
+            f"Workflow code used a client ({what}), and a replay would do that again. Do it in an activity, or use "
+            "workflow.execute_child_workflow(), workflow.get_external_workflow_handle() or workflow.continue_as_new().",
+            qualified_name=f"clew.client.{what}",
+        )
 
 
 async def _call_with_retries(

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Self, Unpack, final, overload
 
 from clew.client._activity_handle import AsyncActivityHandle, AsyncActivityIDReference
-from clew.client._calls import call_service
+from clew.client._calls import call_service, refuse_in_workflow
 from clew.client._deployment import DeploymentCalls
 from clew.client._description import WorkflowExecutionAsyncIterator, WorkflowExecutionCount
 from clew.client._handle import WorkflowHandle
@@ -78,6 +78,7 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
             RPCError: The store cannot be opened (another process owns it, it is no Clew store, no room or permission),
                 or there is no such namespace.
         """
+        refuse_in_workflow("connect")
         connection = await _connect_through(plugins, ConnectConfig(target))
         client = Client(
             connection,

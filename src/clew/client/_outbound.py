@@ -103,6 +103,7 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def cancel_workflow(self, input: CancelWorkflowInput) -> None:
         """Ask a run to stop."""
+        check_texts(f"cancelling workflow {input.id!r}", reason=input.reason)
         request = r.RequestCancelRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,
@@ -116,6 +117,7 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def terminate_workflow(self, input: TerminateWorkflowInput) -> None:
         """End a run."""
+        check_texts(f"terminating workflow {input.id!r}", reason=input.reason)
         request = r.TerminateWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,

@@ -28,6 +28,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar, cast, final
 
 from clew.exceptions import RestrictedWorkflowAccessError
 from clew.model.limits import DURATION_MAX
+from clew.replay.commands import call_site
 
 T = TypeVar("T")
 
@@ -359,8 +360,8 @@ def checked_seconds(seconds: float) -> float:
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:
-    frame = sys._getframe(2)
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    site = call_site()
+    place = f"{site[0].co_filename}:{site[1]}" if site is not None else "an unknown line"
     raise RestrictedWorkflowAccessError(
         f"Workflow code used {what} of the event loop at {place}, which no replay can repeat. {remedy}",
         qualified_name=f"loop.{what}",

@@ -66,7 +66,7 @@ class Values:
         try:
             payloads = to_stored_payloads(self.payload_converter, values)
         except EncodeError as error:
-            raise EncodeError(f"Cannot convert an {kind} {name!r}: {error}", path=error.path) from error
+            raise EncodeError(f"Cannot convert {_with_article(kind)} {name!r}: {error}", path=error.path) from error
         size = payloads_size(payloads)
         if size > self.limits.payload_bytes_max:
             raise EncodeError(self._too_large(payloads, size, kind, name))
@@ -145,3 +145,7 @@ def to_header(headers: Mapping[str, Payload]) -> Header | None:
 def from_header(header: Header | None) -> Mapping[str, Payload]:
     """Give headers as interceptors read them."""
     return {name: from_stored(stored) for name, stored in header.items()} if header else {}
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, final
+from typing import Any, Final, final
 
 from clew.model.events import WorkflowTaskFailedCause
 from clew.model.failure import Failure
@@ -18,10 +18,15 @@ from clew.model.inputs import (
     QueryResult,
     RecordMarkersRequest,
 )
+from clew.model.rejection import RejectionCode
 from clew.service.contract import Service
+from clew.service.errors import RPCError
 from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, WorkflowTask
-from clew.worker._blame import log_failed_task, log_refusal
+from clew.worker._blame import log_failed_task, log_refusal, worker_failure
 from clew.worker._reports import Report
+
+_UNANSWERABLE: Final = (RejectionCode.INTERNAL, RejectionCode.INVALID_ARGUMENT)
+"""Refusals that leave the workflow task as it is."""
 
 
 @final
@@ -45,8 +50,14 @@ class Answers:
         """Complete a workflow task; `on_refused` is called if the engine will not have it."""
 
         def on_verdict(error: BaseException | None) -> None:
-            if error is not None:
-                on_refused()
+            if error is None:
+                return
+            on_refused()
+            if isinstance(error, RPCError) and error.code in _UNANSWERABLE:
+                # The task is still out, and no repeat will be taken: say so, rather than let it time out.
+                failure = worker_failure(error, "The engine could not take the answer to this workflow task")
+                self.fail(task, failure, WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
+            else:
                 log_refusal(task, error)
 
         self._send(self._service.complete_workflow_task, completion, task, on_verdict)

@@ -15,6 +15,8 @@ from typing import Final
 
 from clew.model.events import WorkflowTaskFailedCause
 from clew.model.failure import ApplicationInfo, Failure
+from clew.model.rejection import RejectionCode
+from clew.service.errors import RPCError
 from clew.service.requests import WorkflowTask
 
 _OUR_FILES: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -56,16 +58,23 @@ def log_failed_task(task: WorkflowTask, failure: Failure | None, cause: Workflow
         task.token.run_id,
         task.attempt,
         cause.value,
-        failure.message if failure is not None else "no failure given",
+        _told(failure) if failure is not None else "no failure given",
         f"\n{failure.stack_trace}" if failure is not None and failure.stack_trace else "",
     )
+
+
+def _told(failure: Failure) -> str:
+    kind = failure.info.type if isinstance(failure.info, ApplicationInfo) else ""
+    return f"{kind}: {failure.message}" if kind else failure.message
 
 
 def log_refusal(task: WorkflowTask, error: BaseException | None) -> None:
     """One line for each answer that the engine does not want (any more)."""
     if error is None or isinstance(error, asyncio.CancelledError):
         return
-    _log.info(
+    is_at_fault = isinstance(error, RPCError) and error.code is RejectionCode.BAD_COMMANDS
+    _log.log(
+        logging.WARNING if is_at_fault else logging.INFO,
         "workflow.answer_refused workflow_id=%s run_id=%s attempt=%d: %s",
         task.token.workflow_id,
         task.token.run_id,

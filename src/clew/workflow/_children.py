@@ -238,6 +238,7 @@ def get_external_workflow_handle(workflow_id: str, *, run_id: str | None = None)
         workflow_id: Its id.
         run_id: The run meant; None for the current one.
     """
+    check_texts("get_external_workflow_handle", workflow_id=workflow_id, run_id=run_id)
     return current().get_external_workflow_handle(workflow_id, run_id)
 
 
