@@ -25,6 +25,7 @@ from typing import Final
 
 from benchmarks import workloads
 from benchmarks.floor import FloorFigures, measure
+from benchmarks.workflows import LocalSequence
 
 RUNS_COUNT: Final = 5
 QUICK_RUNS_COUNT: Final = 2
@@ -33,7 +34,9 @@ QUICK_RUNS_COUNT: Final = 2
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="W", help="workloads (W1 W2 W3 W6 W7 R); all when none is named")
+    parser.add_argument(
+        "names", nargs="*", metavar="W", help="workloads (W1 W2 W1-local W2-local W3 W6 W7 R); all when none is named"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
     parser.add_argument("--uvloop", action="store_true", help="run the caller's loop, and the floor's, on uvloop")
@@ -56,6 +59,8 @@ def _workloads(is_quick: bool) -> dict[str, workloads.Workload]:
     return {
         "W1": partial(workloads.sequential_steps, 50 if is_quick else 100),
         "W2": partial(workloads.many_workflows, 500 if is_quick else 2_000),
+        "W1-LOCAL": partial(workloads.sequential_steps, 100 if is_quick else 500, LocalSequence),
+        "W2-LOCAL": partial(workloads.many_workflows, 500 if is_quick else 2_000, 3, LocalSequence),
         "W3": partial(workloads.fan_out, 300 if is_quick else 1_000),
         "W6": partial(workloads.resume, 200 if is_quick else 1_000),
         "W7": partial(workloads.echo, 100 if is_quick else 300),
@@ -66,6 +71,8 @@ def _workloads(is_quick: bool) -> dict[str, workloads.Workload]:
 _TITLES: Final = {
     "W1": "one workflow, activities in sequence",
     "W2": "workflows of three activities, 200 in flight",
+    "W1-LOCAL": "one workflow, local steps in sequence",
+    "W2-LOCAL": "workflows of three local steps, 200 in flight",
     "W3": "one workflow, activities at once",
     "W6": "a workflow with finished steps, resumed by a new worker",
     "W7": "signal to a waiting workflow and answer by query",
@@ -82,19 +89,19 @@ def _measure_and_print(
     floors: list[FloorFigures] = []
     others: list[dict[str, float]] = []
     for _ in range(runs_count):
-        if name in ("W1", "W2"):
+        if name.startswith(("W1", "W2")):
             floors.append(run(measure(500 if is_quick else 2_000, 100)))  # type: ignore[arg-type]
             others.extend(_other_floor())
         figures.append(run(workload()))  # type: ignore[arg-type]
     print(f"{name}  {_TITLES[name]}")
     for key in figures[0]:
         _print_line(key, [figure[key] for figure in figures])
-    if name == "W2":
+    if name.startswith("W2"):
         _print_floor("workflows/s", figures, [floor.workflows_per_second for floor in floors], is_rate=True)
         _print_floor("CPU ms/workflow", figures, [floor.cpu_ms_per_workflow for floor in floors])
         if others:
             _print_floor("workflows/s", figures, [other["workflows/s"] for other in others], "CLEW_FLOOR", is_rate=True)
-    if name == "W1":
+    if name.startswith("W1"):
         _print_floor("mean ms/step", figures, [floor.ms_per_step for floor in floors])
         if others:
             _print_floor("mean ms/step", figures, [other["ms a step"] for other in others], "CLEW_FLOOR")

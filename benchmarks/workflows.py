@@ -34,6 +34,17 @@ class Sequence:
 
 
 @workflow.defn
+class LocalSequence:
+    """Local steps one after another."""
+
+    @workflow.run
+    async def run(self, count: int) -> int:
+        for number in range(count):
+            await workflow.execute_local_activity(no_op, number, start_to_close_timeout=TIMEOUT)
+        return count
+
+
+@workflow.defn
 class FanOut:
     """Steps all at once."""
 
@@ -92,4 +103,4 @@ class Echo:
         return self._count
 
 
-ALL: Final = [Sequence, FanOut, Resumed, Echo]
+ALL: Final = [Sequence, LocalSequence, FanOut, Resumed, Echo]

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.workflows import ALL, Echo, FanOut, Resumed, Sequence, no_op, step_times
+from benchmarks.workflows import ALL, Echo, FanOut, LocalSequence, Resumed, Sequence, no_op, step_times
 from clew.client import Client
 from clew.worker import Replayer, Worker
 
@@ -44,17 +44,22 @@ def worker(client: Client) -> Worker:
         workflows=ALL,
         activities=[no_op],
         max_concurrent_activities=IN_FLIGHT,
+        max_concurrent_local_activities=IN_FLIGHT,
         max_concurrent_workflow_tasks=IN_FLIGHT,
     )
 
 
-async def sequential_steps(count: int = 100) -> Figures:
-    """W1: one workflow, `count` activities in sequence."""
+Steps = type[Sequence] | type[LocalSequence]
+"""A workflow that takes so many steps as it is told."""
+
+
+async def sequential_steps(count: int = 100, workflow: Steps = Sequence) -> Figures:
+    """W1: one workflow, `count` activities in sequence; W1-local: `count` local steps."""
     async with engine() as client, worker(client):
-        await client.execute_workflow(Sequence.run, 3, id="warm-up", task_queue=QUEUE)
+        await client.execute_workflow(workflow.run, 3, id="warm-up", task_queue=QUEUE)
         step_times.clear()
         cpu, clock = time.process_time(), time.perf_counter()
-        await client.execute_workflow(Sequence.run, count, id="measured", task_queue=QUEUE)
+        await client.execute_workflow(workflow.run, count, id="measured", task_queue=QUEUE)
         seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
     gaps = sorted(after - before for before, after in itertools.pairwise(step_times))
     return {
@@ -65,14 +70,14 @@ async def sequential_steps(count: int = 100) -> Figures:
     }
 
 
-async def many_workflows(count: int = 2_000, steps: int = 3) -> Figures:
-    """W2: `count` workflows of three activities in sequence, 200 in flight."""
+async def many_workflows(count: int = 2_000, steps: int = 3, workflow: Steps = Sequence) -> Figures:
+    """W2: `count` workflows of three activities in sequence, 200 in flight; W2-local: of three local steps."""
     async with engine() as client, worker(client):
         gate = asyncio.Semaphore(IN_FLIGHT)
 
         async def one(number: int) -> None:
             async with gate:
-                await client.execute_workflow(Sequence.run, steps, id=f"w-{number}", task_queue=QUEUE)
+                await client.execute_workflow(workflow.run, steps, id=f"w-{number}", task_queue=QUEUE)
 
         await asyncio.gather(*(one(-number) for number in range(1, 51)))
         cpu, clock = time.process_time(), time.perf_counter()
@@ -81,7 +86,7 @@ async def many_workflows(count: int = 2_000, steps: int = 3) -> Figures:
     return {
         "workflows/s": count / seconds,
         "CPU ms/workflow": 1e3 * cpu / count,
-        "CPU µs/activity step": 1e6 * cpu / count / steps,
+        "CPU µs/step": 1e6 * cpu / count / steps,
     }
 
 

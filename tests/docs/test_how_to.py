@@ -15,6 +15,7 @@ PAGES = [
     "blocking-client.md",
     "exactly-once-in-sql.md",
     "idempotent-http.md",
+    "local-steps.md",
     "protect-payloads.md",
     "trace-with-opentelemetry.md",
     "worker-versions.md",

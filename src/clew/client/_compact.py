@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, final
 
+import msgspec
+
 from clew.model import events as e
 from clew.model.events import Event, WorkflowTaskFailedCause
 from clew.model.failure import ApplicationInfo, Failure, TimeoutInfo
 from clew.model.payload import Payloads, StoredPayload, from_stored
 
 _PREVIEW_CHARS_MAX: Final = 72
+_LOCAL_STEP_MARKER: Final = "core_local_activity"
+"""The name that the published model gives to markers of local activities."""
+
 PENDING: Final = "pending"
 """Outcome of what is not over yet."""
 
@@ -42,8 +47,8 @@ class CompactLine:
     Args:
         event_id: The event that began it.
         time: When it began.
-        kind: ``workflow``, ``activity``, ``timer``, ``signal``, ``child``, ``external``, ``update``, ``marker``,
-            ``cancel``, ``task`` or ``properties``.
+        kind: ``workflow``, ``activity``, ``local step``, ``timer``, ``signal``, ``child``, ``external``, ``update``,
+            ``marker``, ``cancel``, ``task`` or ``properties``.
         name: Which one: activity type, timer id, signal name and so on.
         outcome: How it ended (``completed``, ``failed``, ``fired`` …), or `PENDING`; for what happens at once, what
             happened (``started``, ``received``).
@@ -230,8 +235,21 @@ def _timer_started(folder: _Folder, event: e.TimerStarted) -> None:
 
 
 def _marker(folder: _Folder, event: e.MarkerRecorded) -> None:
-    detail = describe_failure(event.failure) if event.failure is not None else ""
-    folder.line(event, "marker", event.marker_name, "failed" if event.failure is not None else "recorded", detail)
+    detail = describe_failure(event.failure) if event.failure is not None else preview(event.details.get("result", ()))
+    outcome = "failed" if event.failure is not None else "recorded"
+    if event.marker_name == _LOCAL_STEP_MARKER:
+        folder.line(event, "local step", _step_name(event), "completed" if event.failure is None else outcome, detail)
+    else:
+        folder.line(event, "marker", event.marker_name, outcome, detail)
+
+
+def _step_name(event: e.MarkerRecorded) -> str:
+    """The type of a local activity; its marker's name where a codec hides it."""
+    try:
+        data = msgspec.json.decode(bytes(event.details["data"][0]), type=dict[str, Any])
+    except (KeyError, IndexError, msgspec.DecodeError):
+        return event.marker_name
+    return str(data.get("activity_type", event.marker_name))
 
 
 def _update_accepted(folder: _Folder, event: e.WorkflowExecutionUpdateAccepted) -> None:

@@ -56,6 +56,33 @@ def test_pairs_are_one_line_and_workflow_tasks_are_folded_away() -> None:
     assert (pay.attempts, pay.duration, pay.detail, pay.last_event_id) == (3, timedelta(seconds=4), '"receipt"', 9)
 
 
+def test_a_local_step_is_named_by_its_activity() -> None:
+    data = msgspec.Raw(b'{"activity_id":"price-local-1","activity_type":"price"}')
+    failure = Failure(message="no price", info=ApplicationInfo(type="NoPrice"))
+    lines = compact_history(
+        [
+            started(),
+            e.MarkerRecorded(
+                **at(2, 1),
+                marker_name="core_local_activity",
+                details={"data": (data,), "result": (msgspec.Raw(b"17"),)},
+            ),
+            e.MarkerRecorded(**at(3, 2), marker_name="core_local_activity", details={"data": (data,)}, failure=failure),
+            e.MarkerRecorded(
+                **at(4, 3), marker_name="core_local_activity", details={"data": (msgspec.Raw(b'"secret"'),)}
+            ),
+            e.MarkerRecorded(**at(5, 3), marker_name="core_patch"),
+        ]
+    )
+    assert [(line.kind, line.name, line.outcome, line.detail) for line in lines[1:]] == [
+        ("local step", "price", "completed", "17"),
+        ("local step", "price", "failed", lines[2].detail),
+        ("local step", "core_local_activity", "completed", ""),
+        ("marker", "core_patch", "recorded", ""),
+    ]
+    assert "no price" in lines[2].detail
+
+
 def test_what_is_not_over_is_pending() -> None:
     assert compact_history(HISTORY[:6])[-1].outcome == "pending"
 
