@@ -7,8 +7,6 @@ events on.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import statistics
 import time
 from typing import Any
 
@@ -25,11 +23,16 @@ from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, set
 
 WIDTHS = (250, 500, 1_000, 2_000)
 STEPS = 2_000
+TURNS = 8
 FACTOR_MAX = 2.0
+
+
+cpu_seconds: list[float] = []
 
 
 @activity.defn
 async def trivial(number: int) -> int:
+    cpu_seconds.append(time.process_time())
     return number
 
 
@@ -58,51 +61,53 @@ class Sequence:
 
 async def test_replay_time_per_event_is_flat(recorded: Recorded) -> None:
     async with engine() as client, worker(client, [FansOut], [trivial]):
-        per_event: dict[int, float] = {}
+        histories: dict[int, WorkflowHistory] = {}
         for width in WIDTHS:
             handle = await client.start_workflow(FansOut.run, width, id=f"wide-{width}", task_queue=QUEUE)
             assert await settled(handle, 40) == width
-            history = await handle.fetch_history()
-            per_event[width] = await asyncio.to_thread(_replay_seconds_per_event, history)
+            histories[width] = await handle.fetch_history()
+        per_event = dict.fromkeys(WIDTHS, float("inf"))
+        # Turn by turn, so that a slow moment of the machine does not fall on one width alone.
+        for _ in range(TURNS):
+            for width, history in histories.items():
+                seconds = await asyncio.to_thread(_replay_seconds_per_event, history)
+                per_event[width] = min(per_event[width], seconds)
         assert per_event[WIDTHS[-1]] < FACTOR_MAX * per_event[WIDTHS[0]], per_event
         await recorded.add(client.get_workflow_handle("wide-250"), FansOut)
 
 
 def _replay_seconds_per_event(history: WorkflowHistory) -> float:
-    """The least CPU time of several cold replays, on this thread alone, so that other work on the machine does not
-    count."""
+    """CPU time of a cold replay, on this thread alone, so that other work on the machine hardly counts."""
     converter = DataConverter.default
-    best = float("inf")
-    for _ in range(5):
-        machine = WorkflowMachine(
-            definition=Definition.must_from_class(FansOut),
-            namespace="default",
-            task_queue=QUEUE,
-            workflow_id="wide",
-            run_id=history.run_id,
-            workflow_type="FansOut",
-            payload_converter=converter.payload_converter,
-            failure_converter=converter.failure_converter,
-            limits=LIMITS_DEFAULT,
-            options=MachineOptions(),
-        )
-        begin = time.thread_time()
-        machine.replay(history.events)
-        best = min(best, time.thread_time() - begin)
-        machine.evict()
-    return best / len(history.events)
+    machine = WorkflowMachine(
+        definition=Definition.must_from_class(FansOut),
+        namespace="default",
+        task_queue=QUEUE,
+        workflow_id="wide",
+        run_id=history.run_id,
+        workflow_type="FansOut",
+        payload_converter=converter.payload_converter,
+        failure_converter=converter.failure_converter,
+        limits=LIMITS_DEFAULT,
+        options=MachineOptions(),
+    )
+    begin = time.thread_time()
+    machine.replay(history.events)
+    seconds = time.thread_time() - begin
+    machine.evict()
+    return seconds / len(history.events)
 
 
 async def test_late_steps_of_a_long_run_cost_as_much_as_early_ones() -> None:
+    """In CPU time of this process, engine and worker together, since other work on the machine does not count there."""
+    cpu_seconds.clear()
     async with engine() as client, worker(client, [Sequence], [trivial]):
         handle = await client.start_workflow(Sequence.run, STEPS, id="long", task_queue=QUEUE)
         suggested_at = await settled(handle, 60)
         # The flag is seen in the first task that starts at or after the limit.
         assert LIMITS_DEFAULT.history_events_suggest <= suggested_at < LIMITS_DEFAULT.history_events_suggest + 10
-        scheduled = [event.event_time.timestamp() for event in await events(handle, e.ActivityTaskScheduled)]
-        assert len(scheduled) == STEPS
-        gaps = [later - earlier for earlier, later in itertools.pairwise(scheduled)]
-        early, late = statistics.median(gaps[10:200]), statistics.median(gaps[-200:])
+        assert len(cpu_seconds) == STEPS
+        early, late = cpu_seconds[200] - cpu_seconds[10], cpu_seconds[-1] - cpu_seconds[-191]
         assert late < FACTOR_MAX * early, (early, late)
 
 
