@@ -3,13 +3,14 @@
 Owns: what happens in a child of the process pool. Never: imports the worker's shells (a child starts in little time).
 
 How it works: each child keeps one connection to its worker. It says when a call begins and ends, passes heartbeats up,
-and a thread of it reads cancellations. Results and errors travel as bytes that were tried for unpickling here, because
-one that cannot be read would break the whole pool on the other side.
+and a thread of it reads cancellations and notices the death of the worker's process. Results and errors travel as bytes
+that were tried for unpickling here, because one that cannot be read would break the whole pool on the other side.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import threading
@@ -35,6 +36,9 @@ END: Final = "end"
 BEAT: Final = "beat"
 CANCEL: Final = "cancel"
 SHUTDOWN: Final = "shutdown"
+
+PARENT_LOOK_SECONDS: Final = 1.0
+"""How often a child without a connection looks whether the process of its pool is still there."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class _Link:
         self.send((END, call_id, None))
 
     def send(self, message: tuple[str, int, Any]) -> None:
-        # A worker that is gone has no use for messages; its pool ends this process.
+        # A worker that is gone has no use for messages; what becomes of this process, see `_end_with_parent`.
         with self._send_lock, contextlib.suppress(OSError):
             self._connection.send(message)
 
@@ -101,6 +105,23 @@ class _Link:
                     self.shutdown.set()
                 elif kind == CANCEL and (running := self._running.get(call_id)) is not None:
                     running.cancel(content)
+        _end_with_parent()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that owns the pool, however it comes, then end this one.
+
+    A pool ends its children when it is shut down. One whose process was killed cannot, and they would wait for ever for
+    its calls; a call that still runs is of no use any more, as its attempt counts as lost.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    # Siblings of a forked child keep its view of the parent open, so the parent's process id is looked at as well.
+    is_own_child = os.getppid() == parent.pid
+    while parent.is_alive() and not (is_own_child and os.getppid() != parent.pid):
+        parent.join(PARENT_LOOK_SECONDS)
+    os._exit(1)
 
 
 _links: Final[dict[tuple[int, str], _Link]] = {}
