@@ -194,9 +194,12 @@ def _check_timer_cancel(check: CommandCheck, command: c.CancelTimer) -> Problem 
 
 
 def _check_marker(check: CommandCheck, command: c.RecordMarker) -> Problem | None:
-    finding = check_id("the marker name", command.marker_name, check.limits)
-    if finding:
+    if finding := check_id("the marker name", command.marker_name, check.limits):
         return Problem(_Cause.BAD_RECORD_MARKER_ATTRIBUTES, f"RecordMarker: {finding}.")
+    size = sum([payloads_size(payloads) for payloads in command.details.values()])
+    if size <= check.limits.payload_bytes_max:
+        check.payload_bytes += size
+        return None
     for name, payloads in command.details.items():
         problem = _check_size(check, f"detail {name!r} of marker {command.marker_name!r}", payloads)
         if problem is not None:

@@ -347,7 +347,7 @@ class ActivityCalls:
             activity_id=task.activity_id,
             activity_type=task.activity_type,
             attempt=task.attempt,
-            idempotency_key=task.idempotency_key,
+            idempotency_key=attempt.make_key() if attempt.make_key is not None else task.idempotency_key,
             current_attempt_scheduled_time=task.current_attempt_scheduled_time or scheduled,
             heartbeat_details=(
                 from_stored_payloads(self._payload_converter, heartbeat_details, None) if heartbeat_details else ()

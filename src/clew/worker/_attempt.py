@@ -97,6 +97,7 @@ class Attempt:
         "is_returning",
         "key",
         "kill_child",
+        "make_key",
         "on_end",
         "report",
         "settle",
@@ -135,6 +136,8 @@ class Attempt:
         self.has_ended = False
         self.on_end: Callable[[Attempt], None] | None = None
         """Takes the report in place of the engine, for a local activity."""
+        self.make_key: Callable[[], str] | None = None
+        """Makes its idempotency key, for a local activity."""
         self.beat_details: Payloads | None = None
         """Details of a heartbeat that has not been sent yet."""
         self.is_beat_posted = False

@@ -6,13 +6,14 @@ Never: touches a machine; an outcome is handed to ``_workflow_tasks``, which giv
 How it works: an attempt is one like that of any other activity, with a task made up here in place of one from the
 engine, and goes the same way (``_activity_tasks``); only its report comes back here. A wait before the next attempt is
 spent here if it is short, else it is an outcome too: the run then waits on a durable timer. Timeouts are kept here,
-since no engine watches over a local activity; an attempt that does not end in time is left to itself.
+since no engine watches over a local activity; an attempt that does not end in time is left to itself. Nearly all of
+them come to nothing, so they share one timer of the loop, over a heap that is cleaned now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import heapq
 import hmac
 import itertools
 from collections import deque
@@ -40,6 +41,10 @@ _TIMED_OUT: Final = ActivityCancellationDetails(timed_out=True)
 _CANCELLED: Final = ActivityCancellationDetails(cancel_requested=True)
 _NOT_FOUND: Final = ActivityCancellationDetails(not_found=True)
 
+STALE_MAX: Final = 256
+STALE_MAX_SHARE: Final = 4
+"""The heap of timeouts is cleaned when it holds more than so many entries, and so many for each that still counts."""
+
 _lease_ids: Final = itertools.count(-1, -1)
 """Below zero, so that no attempt from the engine has the same."""
 
@@ -52,22 +57,22 @@ class LocalRun:
         request: What the machine asked for.
         token: Of the workflow task it was asked in.
         workflow_type: Of the run.
-        key: Its idempotency key.
+        key_generation: Of the run, for its idempotency key.
         on_outcome: Takes the outcome; never called after `LocalActivities.forget`.
     """
 
     __slots__ = (
         "attempt",
         "attempt_number",
+        "due",
         "first_scheduled_at",
         "is_cancelled",
         "is_over",
         "is_unwanted",
-        "key",
+        "key_generation",
         "last_failure",
         "on_outcome",
         "request",
-        "timers",
         "token",
         "workflow_type",
     )
@@ -77,24 +82,28 @@ class LocalRun:
         request: LocalActivityRequest,
         token: TaskToken,
         workflow_type: str,
-        key: str,
+        key_generation: str,
         on_outcome: Callable[[LocalRun, LocalActivityOutcome], None],
     ) -> None:
         self.request = request
         self.token = token
         self.workflow_type = workflow_type
-        self.key = key
+        self.key_generation = key_generation
         self.on_outcome = on_outcome
         self.attempt_number = request.attempt
         self.attempt: Attempt | None = None
         self.first_scheduled_at = 0.0
         self.last_failure: Failure | None = None
-        self.timers: dict[TimeoutType | None, asyncio.TimerHandle] = {}
-        """By the timeout that they keep; None is the wait before the next attempt."""
+        self.due: dict[TimeoutType | None, float] = {}
+        """When each timeout passes, on the loop's clock; None is the wait before the next attempt."""
         self.is_cancelled = False
         self.is_over = False
         self.is_unwanted = False
         """Whether the code does not wait for it any more."""
+
+    def make_key(self) -> str:
+        """Give its idempotency key; made when somebody asks for it."""
+        return local_key(self.token, self.request.activity_id, self.key_generation)
 
 
 @final
@@ -127,15 +136,26 @@ class LocalActivities:
         self._free_count = attempts_max
         self._now_ns = now_ns
         self._waiting: deque[LocalRun] = deque()
+        self._due: list[tuple[float, int, LocalRun, TimeoutType | None]] = []
+        """A heap of what falls due, with what does no longer."""
+        self._due_count = 0
+        """How many entries of the heap still count."""
+        self._entries = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, local: LocalRun) -> None:
         """Run a local activity to its outcome."""
         asked = local.request.input
-        local.first_scheduled_at = self._loop.time()
-        self._arm(local, asked.schedule_to_close_timeout, TimeoutType.SCHEDULE_TO_CLOSE)
-        self._arm(local, asked.schedule_to_start_timeout, TimeoutType.SCHEDULE_TO_START)
-        self._waiting.append(local)
-        self._start_waiting()
+        local.first_scheduled_at = now = self._loop.time()
+        if asked.schedule_to_close_timeout is not None:
+            self._arm(local, now + asked.schedule_to_close_timeout.total_seconds(), TimeoutType.SCHEDULE_TO_CLOSE)
+        if asked.schedule_to_start_timeout is not None:
+            self._arm(local, now + asked.schedule_to_start_timeout.total_seconds(), TimeoutType.SCHEDULE_TO_START)
+        if self._free_count > 0 and not self._waiting:
+            self._start_attempt(local, now)
+        else:
+            self._waiting.append(local)
+            self._start_waiting()
 
     def cancel(self, local: LocalRun) -> None:
         """Ask a local activity to stop; its outcome says how it ended."""
@@ -159,25 +179,30 @@ class LocalActivities:
         while self._waiting and self._free_count > 0:
             local = self._waiting.popleft()
             if not local.is_over:
-                self._start_attempt(local)
+                self._start_attempt(local, self._loop.time())
 
-    def _start_attempt(self, local: LocalRun) -> None:
+    def _start_attempt(self, local: LocalRun, now: float) -> None:
         request = local.request
         definition = self._definitions.get(request.activity_type) or self._definitions.get(None)
         if definition is None:
             self._end(local, self._failed(local, _unregistered(request.activity_type, self._definitions)))
             return
         self._free_count -= 1
-        attempt = Attempt(self._task(local), definition, self._loop.time(), self._settle)
+        attempt = Attempt(self._task(local), definition, now, self._settle)
         attempt.on_end = lambda ended: self._take(local, ended)
+        attempt.make_key = local.make_key
         local.attempt = attempt
-        self._disarm(local, TimeoutType.SCHEDULE_TO_START)
-        self._arm(local, request.input.start_to_close_timeout, TimeoutType.START_TO_CLOSE)
+        if local.due:
+            self._disarm(local, TimeoutType.SCHEDULE_TO_START)
+        timeout = request.input.start_to_close_timeout
+        if timeout is not None:
+            self._arm(local, now + timeout.total_seconds(), TimeoutType.START_TO_CLOSE)
         self._activities.run(attempt)
 
     def _settle(self) -> None:
         self._free_count += 1
-        self._start_waiting()
+        if self._waiting:
+            self._start_waiting()
 
     def _task(self, local: LocalRun) -> ActivityTask:
         request, asked, token = local.request, local.request.input, local.token
@@ -199,7 +224,7 @@ class LocalActivities:
             workflow_type=local.workflow_type,
             task_queue=self._task_queue,
             attempt=local.attempt_number,
-            idempotency_key=local.key,
+            idempotency_key="",
             header={name: to_stored(payload) for name, payload in asked.headers.items()} or None,
             input=request.payloads,
             scheduled_time=now,
@@ -255,10 +280,9 @@ class LocalActivities:
             self._end(local, outcome)
         else:
             local.attempt_number += 1
-            local.timers[None] = self._loop.call_later(delay.total_seconds(), self._try_again, local)
+            self._arm(local, self._loop.time() + delay.total_seconds(), None)
 
     def _try_again(self, local: LocalRun) -> None:
-        local.timers.pop(None, None)
         self._waiting.append(local)
         self._start_waiting()
 
@@ -285,19 +309,47 @@ class LocalActivities:
 
     # --- timeouts -------------------------------------------------------------------------------------------
 
-    def _arm(self, local: LocalRun, timeout: timedelta | None, kind: TimeoutType) -> None:
-        if timeout is not None:
-            local.timers[kind] = self._loop.call_later(timeout.total_seconds(), self._on_timeout, local, kind)
+    def _arm(self, local: LocalRun, when: float, kind: TimeoutType | None) -> None:
+        due = self._due
+        local.due[kind] = when
+        self._due_count += 1
+        if len(due) > STALE_MAX and len(due) > STALE_MAX_SHARE * self._due_count:
+            due[:] = [entry for entry in due if entry[2].due.get(entry[3]) == entry[0]]
+            heapq.heapify(due)
+        heapq.heappush(due, (when, next(self._entries), local, kind))
+        if due[0][0] == when:
+            self._wake_at(when)
 
-    def _disarm(self, local: LocalRun, kind: TimeoutType) -> None:
-        timer = local.timers.pop(kind, None)
-        if timer is not None:
-            timer.cancel()
+    def _disarm(self, local: LocalRun, kind: TimeoutType | None) -> None:
+        if local.due.pop(kind, None) is not None:
+            self._due_count -= 1
 
     def _disarm_all(self, local: LocalRun) -> None:
-        for timer in local.timers.values():
-            timer.cancel()
-        local.timers.clear()
+        self._due_count -= len(local.due)
+        local.due.clear()
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        """Something may have fallen due."""
+        self._timer = None
+        due, now = self._due, self._loop.time()
+        while due and (due[0][0] <= now or due[0][2].due.get(due[0][3]) != due[0][0]):
+            when, _, local, kind = heapq.heappop(due)
+            if local.due.get(kind) != when:
+                continue
+            self._disarm(local, kind)
+            if kind is None:
+                self._try_again(local)
+            else:
+                self._on_timeout(local, kind)
+        if due:
+            self._wake_at(due[0][0])
 
     def _on_timeout(self, local: LocalRun, kind: TimeoutType) -> None:
         attempt, local.attempt = local.attempt, None
@@ -324,7 +376,7 @@ def local_key(token: TaskToken, activity_id: str, key_generation: str) -> str:
     parts = (token.namespace, token.workflow_id, activity_id, key_generation)
     encoded = [part.encode() for part in parts]
     message = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
-    return hmac.new(b"clew local activity", message, hashlib.sha256).hexdigest()
+    return hmac.digest(b"clew local activity", message, "sha256").hex()
 
 
 def _unregistered(activity_type: str, definitions: Mapping[str | None, _Definition]) -> Failure:

@@ -51,12 +51,13 @@ class Report:
         request: Its request.
         label: Names the thing reported, for the log, as text of it.
         on_verdict: Told the refusal, or None when it was taken.
-        give_up_after: Seconds after which a passing fault counts as a refusal; None means never.
+        give_up_after: Seconds after the first passing fault, from which on another counts as a refusal; None means
+            never.
     """
 
     __slots__ = (
-        "_call", "_deadline", "_is_dropped", "_loop", "_on_verdict", "_request", "_tries", "_waiting", "answer",
-        "label",
+        "_call", "_deadline", "_give_up_after", "_is_dropped", "_loop", "_on_verdict", "_request", "_tries", "_waiting",
+        "answer", "label",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +77,8 @@ class Report:
         self.answer: Any = None
         """What the service gave when it took the report."""
         self._on_verdict = on_verdict
-        self._deadline = None if give_up_after is None else loop.time() + give_up_after
+        self._give_up_after = give_up_after
+        self._deadline: float | None = None
         self._tries = 0
         self._is_dropped = False
         self._waiting: asyncio.TimerHandle | None = None
@@ -122,6 +124,9 @@ class Report:
         wait = min(RETRY_SECONDS_FIRST * 2 ** min(self._tries - 1, 10), RETRY_SECONDS_MAX)
         if self._is_dropped:
             return
+        if self._deadline is None and self._give_up_after is not None:
+            # From the first refusal on: nearly every report has none, and reading the clock costs as much as the rest.
+            self._deadline = self._loop.time() + self._give_up_after
         if not is_passing(error) or (self._deadline is not None and self._loop.time() + wait > self._deadline):
             self._end(error)
             return

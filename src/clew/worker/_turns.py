@@ -9,7 +9,6 @@ thread alone. Each turn keeps what came of it, result or error, for the service 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -109,7 +108,7 @@ class CachedRun:
         self.is_dropped = False
 
 
-class RunTurn(ABC):
+class RunTurn:
     """One thing to do with the machine of a run, on a workflow thread."""
 
     __slots__ = ("error", "machine", "of", "result")
@@ -132,8 +131,8 @@ class RunTurn(ABC):
         if self.machine is not None:
             self.machine.evict()
 
-    @abstractmethod
-    def _do(self) -> ActivationResult | None: ...
+    def _do(self) -> ActivationResult | None:
+        raise NotImplementedError
 
 
 @final

@@ -35,7 +35,7 @@ from clew.worker._answers import Answers
 from clew.worker._blame import blocked_failure, worker_failure
 from clew.worker._histories import fetch_events
 from clew.worker._inbox import Inbox
-from clew.worker._local_activities import LocalActivities, LocalRun, local_key
+from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._threads import Turn, TurnThreads
 from clew.worker._turns import (
     Activation,
@@ -220,8 +220,9 @@ class WorkflowTasks:
     # --- turns come back ------------------------------------------------------------------------------------
 
     def _take_finished(self, turn: Turn) -> None:
-        if not isinstance(turn, RunTurn):
+        if type(turn) is Eviction:
             return
+        assert isinstance(turn, RunTurn), "there are turns of runs, and evictions"
         run = turn.of
         run.turn = None
         run.is_settling = True
@@ -317,8 +318,8 @@ class WorkflowTasks:
                 run.finished.append((request, outcome))
                 self._go_on(run)
 
-        key = local_key(token, request.activity_id, run.key_generation)
-        local = run.locals[request.sequence] = LocalRun(request, token, run.task.workflow_type, key, on_outcome)
+        local = LocalRun(request, token, run.task.workflow_type, run.key_generation, on_outcome)
+        run.locals[request.sequence] = local
         runner.start(local)
 
     def _take_finished_locals(self, run: CachedRun, task: WorkflowTask) -> None:
