@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from datetime import datetime
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from clew.ports.store import (
     StoreFull,
     StoreReadOnly,
     StoreUnstorable,
+    TaskRow,
 )
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
@@ -119,8 +120,8 @@ class OpSubmission(Submission):
         self.entry = entry
         self.transition = transition
         self.on_settled = on_settled
-        self.tasks_put = None
-        self.tasks_delete = None
+        self.tasks_put: list[TaskRow] | None = None
+        self.tasks_delete: list[int] | None = None
         self.reaches_out = False
         self.operation = operation
         self.offers: list[Offer] = []
@@ -397,7 +398,7 @@ class Funnel:
 
 
 @contextlib.contextmanager
-def telling_store_errors() -> Iterator[None]:
+def telling_store_errors() -> Generator[None]:
     """Turn an error of the store into what a caller is told."""
     try:
         yield
