@@ -47,6 +47,11 @@ bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
 test: $(VENV)/.stamp-dev ## Run the whole test suite
 	$(PY) -m pytest $(ARGS)
 
+PYTHONS ?= python3.12 python3.13
+.PHONY: test-pythons
+test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")
+	scripts/test_pythons.sh $(PYTHONS)
+
 .PHONY: test-unit
 test-unit: $(VENV)/.stamp-dev ## Run the tests that take seconds
 	$(PY) -m pytest tests/unit tests/scenarios tests/repo -m 'not slow' $(ARGS)
