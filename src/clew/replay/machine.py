@@ -57,6 +57,14 @@ from clew.replay.matching import COMMAND_EVENTS, Ledger, to_commands
 from clew.replay.options import ActivationResult, LocalActivityOutcome, MachineOptions, NondeterminismPolicy
 from clew.replay.outbound import RUN_CANCELLED
 from clew.replay.outcome import Outcome, decide_outcome, deciding_leaf
+from clew.replay.passages import (
+    accepted_updates,
+    is_last_recorded,
+    is_of_task,
+    next_completed,
+    position_of,
+    recorded_requests,
+)
 from clew.replay.resolutions import Resolutions
 from clew.replay.runtime import WorkflowRuntime, _Continue
 from clew.replay.values import FailureConverter, Values, from_header
@@ -418,11 +426,11 @@ class WorkflowMachine:
             kind = type(event)
             if self._is_inside:
                 if isinstance(event, e.MarkerRecorded):
-                    self._apply_inside(event, is_live=live_event_id > 0 and _is_last_recorded(events, index))
+                    self._apply_inside(event, is_live=live_event_id > 0 and is_last_recorded(events, index))
                     continue
                 self._is_inside = False
                 if kind is e.WorkflowTaskCompleted:
-                    self._end_activation(_recorded_requests(events, index + 1))
+                    self._end_activation(recorded_requests(events, index + 1))
             pending.append(event)
             if kind is not e.WorkflowTaskStarted:
                 continue
@@ -433,15 +441,15 @@ class WorkflowMachine:
                 self._run_task(pending, event, True, (), messages)  # type: ignore[arg-type]
                 pending = []
             elif following is e.WorkflowTaskCompleted:
-                recorded = _recorded_requests(events, index + 2)
+                recorded = recorded_requests(events, index + 2)
                 self._note_version(events[index + 1])
-                self._run_task(pending, event, False, recorded, _accepted_updates(recorded))  # type: ignore[arg-type]
+                self._run_task(pending, event, False, recorded, accepted_updates(recorded))  # type: ignore[arg-type]
                 pending = []
             elif following is e.MarkerRecorded:
-                completed = _next_completed(events, index + 2)
-                recorded = _recorded_requests(events, completed + 1)
-                is_whole = _is_of_task(events, completed, event.event_id)
-                updates = _accepted_updates(recorded) if is_whole else ()
+                completed = next_completed(events, index + 2)
+                recorded = recorded_requests(events, completed + 1)
+                is_whole = is_of_task(events, completed, event.event_id)
+                updates = accepted_updates(recorded) if is_whole else ()
                 self._note_version(events[completed] if is_whole else None)
                 self._run_task(pending, event, False, recorded, updates)  # type: ignore[arg-type]
                 pending = []
@@ -482,7 +490,7 @@ class WorkflowMachine:
         for event in recorded:
             if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
                 runtime.recorded_patches.add(patch_id)
-        self._apply_jobs(jobs, [(_position(u, task_event), u) for u in updates])
+        self._apply_jobs(jobs, [(position_of(u, task_event), u) for u in updates])
         runtime.local.hand_out()
         self._is_inside = True
         self.cached_through_event_id = self._applied_event_id = task_event.event_id
@@ -655,7 +663,7 @@ class WorkflowMachine:
                 message_id=acceptance.message_id,
                 update_id=acceptance.update_id,
                 request=update.request,
-                sequencing_event_id=_position(update, self._runtime.task_event),
+                sequencing_event_id=position_of(update, self._runtime.task_event),
             )
 
     # --- the end -------------------------------------------------------------------------------------------
@@ -759,50 +767,6 @@ def _awaits_gather(task: Any) -> bool:
             return True
         waiter = getattr(waiter, "_fut_waiter", None)
     return False
-
-
-def _recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
-    """Give the events, from `first` on, that record the requests of one task."""
-    last = first
-    while last < len(events) and type(events[last]) in COMMAND_EVENTS:
-        last += 1
-    return events[first:last]
-
-
-def _accepted_updates(recorded: Sequence[Any]) -> Sequence[Any]:
-    return [event for event in recorded if isinstance(event, e.WorkflowExecutionUpdateAccepted)]
-
-
-def _next_completed(events: Sequence[e.Event], first: int) -> int:
-    """Give the index, from `first` on, of the next completion of a workflow task; else that after the last event."""
-    index = first
-    while index < len(events) and type(events[index]) is not e.WorkflowTaskCompleted:
-        index += 1
-    return index
-
-
-def _is_of_task(events: Sequence[e.Event], completed: int, started_event_id: int) -> bool:
-    """Whether the completion at an index is that of the workflow task with this start."""
-    if completed == len(events):
-        return False
-    event = events[completed]
-    return isinstance(event, e.WorkflowTaskCompleted) and event.started_event_id == started_event_id
-
-
-def _is_last_recorded(events: Sequence[e.Event], index: int) -> bool:
-    """Whether nothing after the marker at an index tells of what the code did next."""
-    following = (type(events[later]) for later in range(index + 1, len(events)))
-    return not any(kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted for kind in following)
-
-
-def _position(update: Any, task_event: e.WorkflowTaskStarted) -> int:
-    """Give the event after which an update is applied."""
-    position = (
-        update.accepted_request_sequencing_event_id
-        if isinstance(update, e.WorkflowExecutionUpdateAccepted)
-        else update.sequencing_event_id
-    )
-    return position or task_event.event_id - 1
 
 
 _guarded_modules_count = 0

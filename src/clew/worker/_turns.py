@@ -12,11 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from clew.model.commands import RecordMarker
 from clew.model.inputs import CompleteWorkflowTaskRequest
-from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest
+from clew.model.payload import payloads_size
+from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest, step_marker
 from clew.service.requests import RecordMarkersResponse, WorkflowTask
 from clew.worker._local_activities import LocalRun
 
@@ -53,6 +54,9 @@ class Machines(Protocol):
 
     def sign(self, completion: CompleteWorkflowTaskRequest, *, is_sticky: bool) -> CompleteWorkflowTaskRequest: ...
 
+
+RECORDED_BYTES_MAX: Final = 1024 * 1024
+"""A call that records results takes no more from here on; one alone may be larger, and the engine takes 4 MiB."""
 
 Job: TypeAlias = "WorkflowTask | ExtendTask"
 
@@ -106,6 +110,19 @@ class CachedRun:
         self.extension: asyncio.TimerHandle | None = None
         self.key_generation = ""
         self.is_dropped = False
+
+    def take_steps(self) -> tuple[tuple[RecordMarker, ...], list[LocalActivityOutcome]]:
+        """Take the steps that have finished, up to the next one in a batch: markers to record, and outcomes to give."""
+        finished = self.finished
+        markers, outcomes = self.unrecorded, list[LocalActivityOutcome]()
+        self.unrecorded = []
+        size = 0
+        while finished and finished[0][0].input.durable != "batch" and size < RECORDED_BYTES_MAX:
+            request, outcome = finished.popleft()
+            size += payloads_size(outcome.result)
+            markers.append(step_marker(request, outcome))
+            outcomes.append(outcome)
+        return tuple(markers), outcomes
 
 
 class RunTurn:

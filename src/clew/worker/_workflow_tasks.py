@@ -27,8 +27,7 @@ import msgspec
 from clew.model.events import WorkflowExecutionStarted, WorkflowTaskFailedCause
 from clew.model.failure import Failure
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, RecordMarkersRequest
-from clew.model.payload import payloads_size
-from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest, step_marker
+from clew.replay import ActivationResult, LocalActivityOutcome, LocalActivityRequest
 from clew.service.contract import Service
 from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, WorkflowTask
 from clew.worker._answers import Answers
@@ -43,7 +42,6 @@ from clew.worker._turns import (
     Eviction,
     ExtendTask,
     Extension,
-    Finished,
     LocalOutcome,
     Machine,
     Machines,
@@ -53,9 +51,6 @@ from clew.worker._turns import (
 
 EXTEND_SHARE: Final = 0.8
 """Share of a workflow task's time after which it is answered although local activities go on (semantics 1.3)."""
-
-RECORDED_BYTES_MAX: Final = 1024 * 1024
-"""A call that records results takes no more from here on; one alone may be larger, and the engine takes 4 MiB."""
 
 _UNHANDLED: Final = WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
 _log: Final = logging.getLogger("clew.worker.workflow")
@@ -328,17 +323,11 @@ class WorkflowTasks:
         if finished[0][0].input.durable == "batch":
             self._begin(run, LocalOutcome(run, finished.popleft()[1]))
             return
-        steps: list[Finished] = []
-        size = 0
-        while finished and finished[0][0].input.durable != "batch" and size < RECORDED_BYTES_MAX:
-            steps.append(finished.popleft())
-            size += payloads_size(steps[-1][1].result)
-        markers, run.unrecorded = [*run.unrecorded, *[step_marker(*step) for step in steps]], []
+        markers, outcomes = run.take_steps()
         request = RecordMarkersRequest(
-            token=task.token, markers=tuple(markers), after_event_id=run.position, identity=self._identity
+            token=task.token, markers=markers, after_event_id=run.position, identity=self._identity
         )
         run.is_recording = True
-        outcomes = [outcome for _, outcome in steps]
         if self._codec is not None:
             self._start_side_task(self._encode_and_record(run, task, request, outcomes, self._codec), task)
         else:

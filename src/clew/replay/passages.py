@@ -1,0 +1,57 @@
+"""Passages of a history: what belongs to which workflow task.
+
+Owns: looking ahead in a list of events. Never: applies one (the machine does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clew.model import events as e
+from clew.replay.matching import COMMAND_EVENTS
+
+
+def recorded_requests(events: Sequence[e.Event], first: int) -> Sequence[Any]:
+    """Give the events, from `first` on, that record the requests of one task."""
+    last = first
+    while last < len(events) and type(events[last]) in COMMAND_EVENTS:
+        last += 1
+    return events[first:last]
+
+
+def accepted_updates(recorded: Sequence[Any]) -> Sequence[Any]:
+    """Give the updates that a task accepted, among the events of its requests."""
+    return [event for event in recorded if isinstance(event, e.WorkflowExecutionUpdateAccepted)]
+
+
+def next_completed(events: Sequence[e.Event], first: int) -> int:
+    """Give the index, from `first` on, of the next completion of a workflow task; else that after the last event."""
+    index = first
+    while index < len(events) and type(events[index]) is not e.WorkflowTaskCompleted:
+        index += 1
+    return index
+
+
+def is_of_task(events: Sequence[e.Event], completed: int, started_event_id: int) -> bool:
+    """Whether the completion at an index is that of the workflow task with this start."""
+    if completed == len(events):
+        return False
+    event = events[completed]
+    return isinstance(event, e.WorkflowTaskCompleted) and event.started_event_id == started_event_id
+
+
+def is_last_recorded(events: Sequence[e.Event], index: int) -> bool:
+    """Whether nothing after the marker at an index tells of what the code did next."""
+    following = (type(events[later]) for later in range(index + 1, len(events)))
+    return not any(kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted for kind in following)
+
+
+def position_of(update: Any, task_event: e.WorkflowTaskStarted) -> int:
+    """Give the event after which an update is applied."""
+    position = (
+        update.accepted_request_sequencing_event_id
+        if isinstance(update, e.WorkflowExecutionUpdateAccepted)
+        else update.sequencing_event_id
+    )
+    return position or task_event.event_id - 1
