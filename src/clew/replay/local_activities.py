@@ -357,7 +357,8 @@ class LocalActivities:
         if self._abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
             return
         if activity is None or (activity.input.activity, activity.ordinal) != (data.activity_type, data.ordinal):
-            raise self._mismatch(event.event_id, data, activity)
+            recorded = f"the outcome of local activity {data.activity_type!r} with id {data.activity_id!r}"
+            raise self._mismatch(event.event_id, recorded, activity)
         outcome = LocalActivityOutcome(
             sequence=activity.sequence,
             result=event.details.get("result", ()),
@@ -369,11 +370,21 @@ class LocalActivities:
             self._ledger.add(RecordLocalActivity(data, outcome))
         self._settle(activity, outcome)
 
-    def _mismatch(self, event_id: int, data: MarkerData, found: _Open | None) -> NondeterminismError:
+    def check_end(self, event_id: int) -> None:
+        """Make sure that the code waits for none at the end of a history whose last workflow task was completed.
+
+        A task that leaves one open asks for the next task, so history would have that.
+
+        Raises:
+            NondeterminismError: It does.
+        """
+        if self._open:
+            raise self._mismatch(event_id, "no local activity under way at the end", None)
+
+    def _mismatch(self, event_id: int, recorded: str, found: _Open | None) -> NondeterminismError:
         open_ones = [found] if found is not None else list(self._open.values())
         named = [f"local activity {a.input.activity!r} with id {a.activity_id!r}" for a in open_ones[:NAMED_MAX]]
         attempted = ", ".join(named) or "no local activity"
-        recorded = f"the outcome of local activity {data.activity_type!r} with id {data.activity_id!r}"
         place = self._ledger.where()
         return NondeterminismError(
             f"Workflow code no longer fits its history at event {event_id}. Recorded: {recorded}. Attempted: "

@@ -89,6 +89,14 @@ _IGNORED: Final = frozenset(
 )
 """Events that mean nothing to workflow code."""
 
+_ENDS_WITHOUT_STEPS: Final = (
+    e.WorkflowTaskScheduled,
+    e.WorkflowExecutionPaused,
+    e.WorkflowExecutionTerminated,
+    e.WorkflowExecutionTimedOut,
+)
+"""Events after the last workflow task that was applied which tell why local activities may be open there."""
+
 _GATHERING: Final[type[Any]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]
 
 ordering.install()
@@ -210,13 +218,20 @@ class WorkflowMachine:
             for event in rest:
                 self._take(event)
             if is_whole:
-                self._ledger.check_end(events[-1].event_id if events else 0)
+                self._check_end(events[-1].event_id if events else 0, rest)
         except NondeterminismError as error:
             raise self._located(error, events, is_whole=is_whole) from None
         finally:
             if self._options.is_guarded:
                 guard.exit()
             self._loop.leave(before)
+
+    def _check_end(self, event_id: int, rest: Sequence[e.Event]) -> None:
+        """Make sure that nothing the code asked for is missing at the end of a whole history."""
+        self._ledger.check_end(event_id)
+        is_over = self._is_activating or self._close is not None
+        if not is_over and not any(isinstance(event, _ENDS_WITHOUT_STEPS) for event in rest):
+            self._runtime.local.check_end(event_id)
 
     def evict(self) -> None:
         """Leave the cache: forget the run without running any of its code, in bounded time."""

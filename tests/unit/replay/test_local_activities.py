@@ -233,6 +233,49 @@ def test_steps_that_were_removed_swapped_or_added_are_found(
     assert "test_local_activities.py" in error.source_line
 
 
+def _waiter(steps: int, *, beside: bool = False) -> type[Any]:
+    @workflow.defn(name="Waiter")
+    class Waiter:
+        @workflow.run
+        async def run(self) -> None:
+            for n in range(steps):
+                await step("double", n)
+            if beside:
+                workflow.start_local_activity("double", 9, start_to_close_timeout=SECOND)
+            await workflow.wait_condition(lambda: False)
+
+    return Waiter
+
+
+def test_a_step_added_at_the_end_of_an_open_run_is_found_where_the_history_is_whole() -> None:
+    story = Story(_waiter(2), options=LOCAL)
+    story.local = double
+    story.run()
+    machine = story.make_machine()
+    machine.replay(story.events, is_whole=True)
+    for changed in (_waiter(3), _waiter(2, beside=True)):
+        story.replay(changed)
+        machine = story.make_machine(changed)
+        with pytest.raises(NondeterminismError, match="'double' with id 'double-local-3'") as found:
+            machine.replay(story.events, is_whole=True)
+        assert found.value.event_id == story.events[-1].event_id
+
+
+def test_a_step_under_way_at_the_end_of_a_whole_history_is_in_order() -> None:
+    story = Story(_waiter(2), options=LOCAL)
+    story.local = double
+    story.dies_after_record = 1
+    with pytest.raises(WorkerDied):
+        story.run()
+    for last in range(3, len(story.events) + 1):
+        story.make_machine().replay(story.events[:last], is_whole=True)
+    story.dies_after_record = 0
+    story.is_end_wanted = True
+    story.run()
+    story.add(e.WorkflowTaskScheduled, task_queue="queue", start_to_close_timeout=SECOND)
+    story.make_machine().replay(story.events, is_whole=True)
+
+
 @workflow.defn
 class StepsAndBatch:
     @workflow.run
