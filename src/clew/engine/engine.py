@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -75,6 +75,9 @@ from clew.service.errors import RPCError
 from clew.service.reply import Reply
 
 logger = logging.getLogger("clew.engine")
+
+RELEASE_AGAIN_SECONDS: Final = 0.25
+"""How long after a failed try what a lost worker held is released again."""
 
 T = TypeVar("T")
 
@@ -369,6 +372,13 @@ class Engine:
         self._check_open()
         with telling_store_errors():
             entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+            # What is on its way to the store may yet be lost: nobody is told of it (law 3).
+            while entry.unsettled_count:
+                settled: asyncio.Future[None] = self._loop.create_future()
+                self._pipeline.after_current(entry, partial(settled.set_result, None))
+                await settled
+                if entry.is_discarded:
+                    entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
         return describe_state(entry.state, why_unmatched=self._why_unmatched)
 
     def get_history(self, request: r.GetHistoryRequest) -> Awaitable[r.GetHistoryResponse]:
@@ -651,6 +661,7 @@ class Engine:
     def _discarded(self, entry: RunEntry) -> None:
         """The run's state in memory cannot be trusted any more."""
         self._cache.discard(entry)
+        self._pipeline.abandon(entry)
         if entry.update_waiters:
             self._updates.abandon(entry)
         self._queries.abandon(entry)
@@ -667,8 +678,32 @@ class Engine:
         lost = session.session_id
         self._queries.on_detached(session)
         for entry in self._cache.holders(lost):
-            limits = self._limits(entry.state.namespace)
-            self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits)))
+            self._release(entry, lost)
+
+    def _release(self, entry: RunEntry, lost: str) -> None:
+        limits = self._limits(entry.state.namespace)
+        answer: asyncio.Future[None] = self._loop.create_future()
+        answer.add_done_callback(partial(self._released, entry, lost))
+        self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits), answer))
+
+    def _released(self, entry: RunEntry, lost: str, answer: asyncio.Future[None]) -> None:
+        error = answer.exception()
+        if isinstance(error, RPCError) and error.is_retryable and self._is_open:
+            self._funnel.spawn(self._release_later(entry, lost))
+
+    async def _release_later(self, entry: RunEntry, lost: str) -> None:
+        """The store failed: nobody else will notice that this run waits for a worker that is gone."""
+        again: RunEntry | None = None
+        while again is None and self._is_open:
+            await asyncio.sleep(RELEASE_AGAIN_SECONDS)
+            try:
+                again = await self._cache.load(entry.shard, entry.run_key)
+            except StoreError as error:
+                logger.warning("engine.release_delayed run_id=%s error=%s", entry.state.run_id, error)
+            else:
+                break
+        if again is not None and self._is_open:
+            self._release(again, lost)
 
     def _rerouted(self, namespace: str) -> None:
         """The routing of worker versions has changed."""

@@ -435,7 +435,11 @@ class Matcher:
             else:
                 logger.exception("matching.start_failed queue=%s", queue.name)
             queue.backlog[kind] = True
-            asyncio.get_running_loop().call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
+            loop = asyncio.get_running_loop()
+            loop.call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
+            # A claim whose answer was lost holds until its lease ends, and nothing else may ever be queued here.
+            lease_ends_in = CLAIM_LEASE.total_seconds() + CLAIM_RETRY_SECONDS
+            loop.call_later(lease_ends_in, self.note_backlog, queue.namespace, queue.name, kind)
         finally:
             queue.draining[kind] = False
 

@@ -8,7 +8,7 @@ How it works: `submit` appends a transition to the open write of its run. A flus
 hands them to the store as one batch; while that is being made durable, the next batch fills. There is no fixed delay:
 a lone transition is flushed in the same turn of the loop. Transitions of one run that meet in a batch share one
 snapshot and one compare-and-swap, but keep a history row each. When a unit loses its guard, or the store fails, the
-run's entry is discarded (its state is ahead of the truth) and every submission on it is told.
+run's entry is discarded (its state is ahead of the truth) and every submission on it is told, also those still open.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from clew.ports.store import (
     RunWrite,
     Store,
     StoreError,
+    StoreUnavailable,
     StoreUnstorable,
     TaskRow,
 )
@@ -47,6 +48,8 @@ BATCH_RUNS_MAX: Final = 1_000
 SEARCHABLE_CHANGES: Final[tuple[type[BaseEvent], ...]] = (UpsertWorkflowSearchAttributes, WorkflowPropertiesModified)
 
 NO_CHANGES: Final = ((), ())
+
+_ABANDONED: Final = "an earlier change of this run could not be made durable; nothing of this one was done; try again"
 
 Outcome = CommitStatus | StoreError
 
@@ -112,6 +115,10 @@ class CommitPipeline:
     def submit(self, submission: Submission, *, outbox_delete: int | None = None) -> None:
         """Queue a transition; its `on_settled` is called once, after the commit or its failure."""
         entry = submission.entry
+        if entry.is_discarded:
+            entry.submitted_count += 1
+            self._loop.call_soon(self._refuse_stray, submission)
+            return
         write = self._write_of(entry)
         write.submissions.append(submission)
         entry.submitted_count += 1
@@ -121,7 +128,10 @@ class CommitPipeline:
 
     def submit_together(self, first: Submission, second: Submission) -> None:
         """Queue two runs' transitions that stand or fall together (a close, and the run that follows)."""
-        self._join(self._write_of(first.entry), self._write_of(second.entry))
+        if first.entry.is_discarded:
+            self._on_discard(second.entry)
+        else:
+            self._join(self._write_of(first.entry), self._write_of(second.entry))
         self.submit(first)
         self.submit(second)
 
@@ -135,6 +145,20 @@ class CommitPipeline:
         else:
             entry.after_settled.append((entry.submitted_count, callback))
 
+    def abandon(self, entry: RunEntry) -> None:
+        """The entry is discarded: what is open of it rests on a state that is not the run's, so it must not be stored.
+
+        It was never sent. Left there it would be stored with that state, together with what a newer entry of the same
+        run submits.
+        """
+        write = self._open.get(entry.run_key)
+        if write is None or write.entry is not entry:
+            return
+        for member in write.unit:
+            del self._open[member.entry.run_key]
+        self._settle_unit(write.unit, StoreUnavailable(_ABANDONED))
+        self._wake_if_idle()
+
     async def wait_idle(self) -> None:
         """Wait until nothing is open or in flight."""
         while self._open or self._in_flight:
@@ -146,6 +170,7 @@ class CommitPipeline:
         write = self._open.get(entry.run_key)
         if write is None:
             write = self._open[entry.run_key] = _OpenWrite(entry, [])
+        assert write.entry is entry, f"two entries of run {entry.state.run_id} submit at once"
         return write
 
     def _join(self, first: _OpenWrite, second: _OpenWrite) -> None:
@@ -197,6 +222,11 @@ class CommitPipeline:
         for unit, reason in refused:
             self._settle_unit(unit, _unstorable(reason))
         return sound, rows
+
+    def _refuse_stray(self, submission: Submission) -> None:
+        """A decision on a discarded entry rests on a state that is not the run's."""
+        submission.on_settled(submission, StoreUnavailable(_ABANDONED))
+        self._answer_waiting(submission.entry, 1)
 
     def _take_open(self) -> list[_OpenWrite]:
         if len(self._open) <= BATCH_RUNS_MAX:
