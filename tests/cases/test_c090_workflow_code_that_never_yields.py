@@ -23,7 +23,7 @@ class Bad:
     async def run(self, kind: str) -> str:
         with workflow.unsafe.sandbox_unrestricted():
             if kind == "sleep":
-                time.sleep(30)  # noqa: ASYNC251 - the line that sleeps
+                time.sleep(30)
             elif kind == "spin":
                 while True:
                     pass
@@ -81,7 +81,7 @@ async def test_bad_runs_cost_the_healthy_ones_seconds_at_most() -> None:
         assert [await settled(handle, 20) for handle in good] == ["good"] * HEALTHY
         assert time.monotonic() - began < 8, "the healthy runs waited for the bad ones"
         for handle, line in [
-            (bad[0], "- the line that sleeps"),
+            (bad[0], "# the line that sleeps"),
             (bad[8], "while True"),
             (bad[10], "# the line that takes the lock"),
             (bad[11], "# the line that computes"),

@@ -55,7 +55,7 @@ from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
 from clew.engine.reading import Reader
 from clew.engine.recovery import recover, release_lost
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
 from clew.engine.updates import UpdateDesk, check_chain
@@ -113,9 +113,7 @@ class Engine:
         self._cache = RunCache(store)
         self._waiters = HistoryWaiters()
         self._locator = Locator(store, self._cache, self.namespaces)
-        self._pipeline = CommitPipeline(
-            store, self._ids, on_discard=self._discarded, on_finished=self._cache.drop_closed
-        )
+        self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded, on_finished=self._finished)
         self._versions = Versions(store, clock, on_rerouted=self._rerouted)
         self._matcher: Matcher = Matcher(
             store,
@@ -648,15 +646,22 @@ class Engine:
             entry.durable_last_event_id = transition.events[-1].event_id
             if type(first) is WorkflowTaskCompleted and state.sticky_session:
                 entry.forget_until(first.started_event_id)
-            entry.trim_tail()
+            if len(entry.tail) > TAIL_EVENTS_MAX:
+                entry.trim_tail()
             self._waiters.wake(entry.run_key, is_closed=not state.is_open)
-            if any(type(event) is WorkflowExecutionOptionsUpdated for event in transition.events):
-                self._matcher.reroute(state.namespace, entry.run_key)
+            for event in transition.events:
+                if type(event) is WorkflowExecutionOptionsUpdated:
+                    self._matcher.reroute(state.namespace, entry.run_key)
         if entry.update_waiters:
             self._updates.wake(entry, transition)
         if entry.queries:
             for query in self._queries.ask_waiting(entry):
                 self._funnel.spawn(self._queries.ask_directly(entry, query))
+
+    def _finished(self, entry: RunEntry) -> None:
+        """The run is closed, and that is durable."""
+        self._attention.forget(entry)
+        self._cache.drop_closed(entry)
 
     def _discarded(self, entry: RunEntry) -> None:
         """The run's state in memory cannot be trusted any more."""

@@ -231,7 +231,9 @@ class RunCache:
         entry = self._entries.get(row.run_key)
         if entry is None:
             entry = entry_of(row)
-            self.add(entry)
+            # A closed run changes no more: whoever reads it needs no shared entry, and memory need not keep one.
+            if row.status.is_open:
+                self.add(entry)
         return entry
 
     def holders(self, session_id: str) -> list[RunEntry]:

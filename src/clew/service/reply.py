@@ -90,6 +90,5 @@ class Reply(Generic[T]):
         assert listener is not None, "there is someone to tell"
         try:
             listener(self)
-        except Exception:
-            # The engine is in the middle of a commit's effects: a listener's fault must not cost others theirs.
+        except Exception:  # noqa: BLE001 - amid a commit's effects, a listener's fault must not cost others theirs
             _log.exception("service.listener_failed listener=%r", listener)
