@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import cast
 
 from clew.model.policies import RetryPolicy
 
@@ -64,7 +65,7 @@ def check_policy_types(what: str, policy: object) -> None:
         value = getattr(policy, name)
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise TypeError(f"{where}: {_given(name, value)} instead of a number.")
-    named: Iterable[object] = policy.non_retryable_error_types or ()
+    named = cast("Iterable[object]", policy.non_retryable_error_types or ())
     for error_type in named:
         if not isinstance(error_type, str):
             name = error_type.__name__ if isinstance(error_type, type) else "ErrorType"
