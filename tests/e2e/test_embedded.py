@@ -118,20 +118,22 @@ async def test_a_result_is_waited_for_without_polling_and_comes_at_once(address:
 
 
 async def test_an_unknown_namespace_is_refused_at_connect(address: str) -> None:
+    before = service_threads()
     with pytest.raises(RPCError, match="default") as caught:
         await Client.connect(address, namespace="nope")
     assert caught.value.code is RejectionCode.NAMESPACE_NOT_FOUND
-    assert service_threads() == []
+    assert service_threads() == before
 
 
 async def test_a_file_that_is_no_store_is_refused_at_connect(tmp_path: Path) -> None:
+    before = service_threads()
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to have a header of its own" * 5)
     with pytest.raises(RPCError, match=r"notes\.txt"):
         await Client.connect(f"sqlite:{path}")
     with pytest.raises(RPCError, match="missing"):
         await Client.connect(f"sqlite:{tmp_path / 'missing' / 'claims.db'}")
-    assert service_threads() == []
+    assert service_threads() == before
 
 
 def _run_program(code: str, address: str) -> subprocess.Popen[str]:
