@@ -11,13 +11,13 @@ horizon the store is asked for the next stretch, which is also the guarantee beh
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from clew.engine.background import Background
 from clew.engine.runs import RunCache, RunEntry
 from clew.ports.clock import Cancellable, Clock
 from clew.ports.store import Store, StoreCorrupt, StoreError
@@ -60,7 +60,7 @@ class Attention:
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
         self._timer_at: datetime | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("attention")
         self._scan_is_running = False
         self._is_closed = False
         self.lag_max = timedelta(0)
@@ -101,9 +101,7 @@ class Attention:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.cancel()
 
     def _push(self, when: datetime, run_key: int, shard: int) -> None:
         heapq.heappush(self._heap, (when, run_key, shard))
@@ -134,7 +132,7 @@ class Attention:
         now = self._clock.now()
         if not self._scan_is_running and now >= self._scan_at():
             self._scan_is_running = True
-            self._spawn(self._scan_then_arm())
+            self._background.spawn(self._scan_then_arm())
         heap = self._heap
         count = 0
         while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
@@ -145,7 +143,7 @@ class Attention:
             count += 1
             entry = self._cache.get(run_key)
             if entry is None:
-                self._spawn(self._load_and_look(shard, run_key, when))
+                self._background.spawn(self._load_and_look(shard, run_key, when))
             else:
                 self._look(entry, when, now)
         self._arm_timer()
@@ -195,9 +193,3 @@ class Attention:
                 heapq.heappush(self._heap, (row.attention_at, row.run_key, row.shard))
             else:
                 self.arm(entry)
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

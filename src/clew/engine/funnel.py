@@ -29,6 +29,7 @@ from clew.core.transition import (
     WorkflowTaskDropped,
     WorkflowTaskReady,
 )
+from clew.engine.background import Background
 from clew.engine.offers import Offer, OfferDesk
 from clew.engine.outbox_rows import OUTBOX_EFFECTS
 from clew.engine.pipeline import CommitPipeline, Outcome, Submission
@@ -154,7 +155,7 @@ class Funnel:
         self._on_failed = on_failed
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("engine")
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
@@ -222,15 +223,7 @@ class Funnel:
 
     def spawn(self, work: Awaitable[None]) -> None:
         """Run background work that belongs to an operation; its errors are the operation's."""
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned_done)
-
-    def _spawned_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("engine.background_work_failed", exc_info=error)
+        self._background.spawn(work)
 
     def close(self) -> None:
         """Try nothing again any more that waits for the store to recover."""
@@ -239,8 +232,7 @@ class Funnel:
 
     async def wait_spawned(self) -> None:
         """Wait for background work that is still on its way."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.wait()
 
     def _after_current(self, entry: RunEntry, operation: Operation, tell: Callable[[], None]) -> None:
         """Tell what was decided on this state once that state is durable; decide again if it never became so."""

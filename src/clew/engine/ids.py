@@ -5,10 +5,9 @@ Owns: the blocks of run keys and of task ids (which outbox messages share). Neve
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Final
 
+from clew.engine.background import Background
 from clew.ports.store import Store
 
 BLOCK_SIZE: Final = 20_000
@@ -26,7 +25,7 @@ class IdBlocks:
         self._task_next: int = 0
         self._task_end: int = 0
         self._task_spare = 0
-        self._refills: set[asyncio.Task[None]] = set()
+        self._background = Background("ids")
 
     async def fill(self) -> None:
         """Reserve the first blocks; to be awaited before anything else."""
@@ -43,7 +42,7 @@ class IdBlocks:
             assert self._run_spare, "a spare block of run keys is fetched long before the current one ends"
             self._run_next, self._run_spare = self._run_spare, 0
             self._run_end = self._run_next + BLOCK_SIZE
-            self._refill(self._refill_runs())
+            self._background.spawn(self._refill_runs())
         key = self._run_next
         self._run_next += 1
         return key
@@ -54,15 +53,10 @@ class IdBlocks:
             assert self._task_spare, "a spare block of task ids is fetched long before the current one ends"
             self._task_next, self._task_spare = self._task_spare, 0
             self._task_end = self._task_next + BLOCK_SIZE
-            self._refill(self._refill_tasks())
+            self._background.spawn(self._refill_tasks())
         task_id = self._task_next
         self._task_next += 1
         return task_id
-
-    def _refill(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._refills.add(task)
-        task.add_done_callback(self._refills.discard)
 
     async def _refill_runs(self) -> None:
         self._run_spare = await self._store.reserve_run_keys(BLOCK_SIZE)

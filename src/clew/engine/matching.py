@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from clew.engine.background import Background
 from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
@@ -171,7 +172,7 @@ class Matcher:
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sessions: dict[str, Session] = {}
         self._session_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("matching")
         self._change_waiters: list[asyncio.Future[None]] = []
         self._is_closed = False
 
@@ -245,15 +246,8 @@ class Matcher:
         del self._sessions[session.session_id]
         self._on_detached(session)
 
-    async def wait_attached(self, seconds: float) -> None:
-        """Wait until a worker attaches, or the time is over."""
-        await self._wait_change(seconds)
-
-    async def wait_credit(self, seconds: float) -> None:
-        """Wait until a worker grants credits, or the time is over."""
-        await self._wait_change(seconds)
-
-    async def _wait_change(self, seconds: float) -> None:
+    async def wait_change(self, seconds: float) -> None:
+        """Wait until a worker attaches or grants credits, or the time is over."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._change_waiters.append(waiter)
         await asyncio.wait([waiter], timeout=seconds)
@@ -394,7 +388,7 @@ class Matcher:
             for row in rows:
                 self.forget_set_aside(row)
             if rows:
-                self._spawn(self._start_rows(queue, rows))
+                self._background.spawn(self._start_rows(queue, rows))
             for session in list(queue.sessions.values()):
                 if session.sticky_waiting:
                     self._recheck_sticky(session)
@@ -402,14 +396,12 @@ class Matcher:
     async def close(self) -> None:
         """Stop draining."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.cancel()
 
     def _drain_soon(self, queue: _Queue, kind: TaskKind) -> None:
         if queue.backlog[kind] and not queue.draining[kind] and queue.ready[kind] and not self._is_closed:
             queue.draining[kind] = True
-            self._spawn(self._drain(queue, kind))
+            self._background.spawn(self._drain(queue, kind))
 
     async def _drain(self, queue: _Queue, kind: TaskKind) -> None:
         try:
@@ -450,7 +442,7 @@ class Matcher:
             try:
                 is_any_wanted = await self._start_claimed(row) or is_any_wanted
             except Exception:
-                self._spawn(self.release_claims([left.task_id for left in rows[position:]]))
+                self._background.spawn(self.release_claims([left.task_id for left in rows[position:]]))
                 raise
         return is_any_wanted
 
@@ -479,19 +471,13 @@ class Matcher:
             if not waiting:
                 del queue.set_aside[want]
         if rows:
-            self._spawn(self._start_rows(queue, rows))
+            self._background.spawn(self._start_rows(queue, rows))
 
     async def _start_rows(self, queue: _Queue, rows: list[TaskRow]) -> None:
         try:
             await self._start_all(rows)
         except StoreError as error:
             logger.warning("matching.start_failed queue=%s error=%s", queue.name, error)
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _queue(self, namespace: str, task_queue: str) -> _Queue:
         queue = self._queues.get((namespace, task_queue))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, assert_never
 
 from clew.core.decisions import (
@@ -38,6 +38,7 @@ from clew.core.transition import (
     SignalExternal,
     StartChild,
 )
+from clew.engine.background import Background
 from clew.engine.funnel import Decision, Funnel, Operation
 from clew.engine.history import read_events
 from clew.engine.locate import Locator
@@ -98,26 +99,23 @@ class Outbox:
         self._locator = locator
         self._starter = starter
         self._versions = versions
-        self._read_until = 0
         self._is_reading = False
         self._is_wanted = False
         self._is_closed = False
         self._in_flight: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("outbox")
 
     def wake(self) -> None:
         """There may be new rows."""
         self._is_wanted = True
         if not self._is_reading and not self._is_closed:
             self._is_reading = True
-            self._spawn(self._read())
+            self._background.spawn(self._read())
 
     async def close(self) -> None:
         """Deliver nothing more; what is left is delivered after the next start."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.cancel()
 
     async def _read(self) -> None:
         try:
@@ -127,7 +125,7 @@ class Outbox:
                 fresh = [row for row in rows if row.message_id not in self._in_flight]
                 for row in fresh:
                     self._in_flight.add(row.message_id)
-                    self._spawn(self._deliver(row))
+                    self._background.spawn(self._deliver(row))
                 if len(fresh) >= READ_ROWS:
                     self._is_wanted = True
         except StoreError as error:
@@ -414,17 +412,6 @@ class Outbox:
 
     async def _remove(self, row: OutboxRow) -> None:
         await self._store.delete_outbox([row.message_id])
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("outbox.failed", exc_info=error)
 
 
 def _request_id(run_id: str, number: int) -> str:

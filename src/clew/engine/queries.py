@@ -204,7 +204,7 @@ class QueryDesk:
                         + "; start a worker that has this workflow registered, then ask again",
                     )
                 )
-            await self._matcher.wait_attached(left)
+            await self._matcher.wait_change(left)
 
     async def _ask_directly(self, entry: RunEntry, query: BufferedQuery) -> None:
         state = entry.state
@@ -264,7 +264,7 @@ class QueryDesk:
             left = deadline - self._loop.time()
             if left <= 0:
                 raise self._overdue(state)
-            await self._matcher.wait_credit(left)
+            await self._matcher.wait_change(left)
 
     def _why_unmatched(self, state: ExecutionState) -> str:
         want = Want(TaskKind.WORKFLOW, state.workflow_type, self._versions.for_workflow(state))

@@ -190,7 +190,7 @@ class Shop:
         engine = self.engine
         for _ in range(3):
             await asyncio.sleep(0)
-            while engine._matcher._tasks or engine._funnel._tasks:
+            while not (engine._matcher._background.is_idle and engine._funnel._background.is_idle):
                 await asyncio.sleep(0)
             await engine._pipeline.wait_idle()
 
