@@ -215,6 +215,7 @@ class Engine:
         self._funnel.close()
         await self._funnel.wait_spawned()
         await self._pipeline.wait_idle()
+        await self._ids.close()
         self._waiters.wake_all()
         await self._store.close()
 

@@ -5,13 +5,22 @@ Owns: the blocks of run keys and of task ids (which outbox messages share). Neve
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from clew.engine.background import Background
-from clew.ports.store import Store
+from clew.ports.store import Store, StoreError
+
+logger: Final = logging.getLogger("clew.engine")
 
 BLOCK_SIZE: Final = 20_000
-"""Large enough that the refill (at half) always arrives before the block is used up; ids are 63 bits wide."""
+"""Ids in a block. A spare block is at hand and asked for again as soon as it is begun, so that the next one has a whole
+block's time to arrive; ids are 63 bits wide."""
+
+RETRY_SECONDS: Final = 0.5
+"""Wait before a block is asked for again that the store did not give."""
 
 
 class IdBlocks:
@@ -36,6 +45,10 @@ class IdBlocks:
         self._task_end = self._task_next + BLOCK_SIZE
         self._task_spare = await self._store.reserve_task_ids(BLOCK_SIZE)
 
+    async def close(self) -> None:
+        """Ask for no more blocks."""
+        await self._background.cancel()
+
     def next_run_key(self) -> int:
         """The next run key."""
         if self._run_next == self._run_end:
@@ -59,7 +72,16 @@ class IdBlocks:
         return task_id
 
     async def _refill_runs(self) -> None:
-        self._run_spare = await self._store.reserve_run_keys(BLOCK_SIZE)
+        self._run_spare = await self._reserve(self._store.reserve_run_keys)
 
     async def _refill_tasks(self) -> None:
-        self._task_spare = await self._store.reserve_task_ids(BLOCK_SIZE)
+        self._task_spare = await self._reserve(self._store.reserve_task_ids)
+
+    async def _reserve(self, reserve: Callable[[int], Awaitable[int]]) -> int:
+        """A block, asked for until the store gives it: without a spare one the node would come to a stop."""
+        while True:
+            try:
+                return await reserve(BLOCK_SIZE)
+            except StoreError as error:
+                logger.warning("ids.refill_delayed error=%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
