@@ -65,7 +65,10 @@ class Fans:
         }
         parts = [
             workflow.execute_activity(beats, **options),
-            workflow.execute_child_workflow(Sleeps.run, id=child_id),
+            # `gather` raises as soon as one part is cancelled, so the parent may close before its child has settled.
+            workflow.execute_child_workflow(
+                Sleeps.run, id=child_id, parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL
+            ),
             workflow.execute_activity(late, task_queue=LATE_QUEUE, **options),
         ]
         try:
