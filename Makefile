@@ -47,6 +47,10 @@ bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
 test: $(VENV)/.stamp-dev ## Run the whole test suite
 	$(PY) -m pytest $(ARGS)
 
+.PHONY: second-look
+second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and three times each
+	$(PY) -m scripts.second_look
+
 PYTHONS ?= python3.12 python3.13
 .PHONY: test-pythons
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")
