@@ -50,6 +50,7 @@ from clew.engine.locate import Locator
 from clew.engine.matching import Matcher, Session, Want
 from clew.engine.namespaces import Namespaces
 from clew.engine.offers import OfferDesk
+from clew.engine.operations import Operations
 from clew.engine.outbox import Outbox
 from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
@@ -69,6 +70,7 @@ from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.ports.store import Store, StoreError, TaskKind
 from clew.service import deployments as d
+from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.contract import TaskSink, WorkerSession
 from clew.service.errors import RPCError
@@ -182,6 +184,15 @@ class Engine:
         )
         self._deployments = Deployments(
             store, clock, self._versions, self.namespaces, is_attached=self._matcher.is_version_attached
+        )
+        self._operations = Operations(
+            store,
+            clock,
+            entropy,
+            cache=self._cache,
+            matcher=self._matcher,
+            locator=self._locator,
+            namespaces=self.namespaces,
         )
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
         self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
@@ -326,25 +337,55 @@ class Engine:
 
     def set_current_version(self, request: d.SetCurrentVersionRequest) -> Awaitable[d.DeploymentInfo]:
         """Give runs that are not pinned another version."""
-        return self._of_deployments(self._deployments.set_current(request))
+        return self._operate(self._deployments.set_current(request))
 
     def set_ramping_version(self, request: d.SetRampingVersionRequest) -> Awaitable[d.DeploymentInfo]:
         """Begin, change or end a ramp."""
-        return self._of_deployments(self._deployments.set_ramping(request))
+        return self._operate(self._deployments.set_ramping(request))
 
     def describe_deployment(self, request: d.DescribeDeploymentRequest) -> Awaitable[d.DeploymentDescription]:
         """Everything about a deployment, and which of its versions are still needed."""
-        return self._of_deployments(self._deployments.describe(request))
+        return self._operate(self._deployments.describe(request))
 
     def list_deployments(self, request: d.ListDeploymentsRequest) -> Awaitable[d.ListDeploymentsResponse]:
         """The deployments of a namespace."""
-        return self._of_deployments(self._deployments.list_all(request))
+        return self._operate(self._deployments.list_all(request))
 
     def delete_deployment_version(self, request: d.DeleteDeploymentVersionRequest) -> Awaitable[None]:
         """Forget a version that nothing needs."""
-        return self._of_deployments(self._deployments.delete_version(request))
+        return self._operate(self._deployments.delete_version(request))
 
-    async def _of_deployments(self, call: Awaitable[T]) -> T:
+    # --- operators: namespaces, task queues, callbacks --------------------------------------------------------------
+
+    def create_namespace(self, request: o.CreateNamespaceRequest) -> Awaitable[o.NamespaceInfo]:
+        """Make a namespace."""
+        return self._operate(self._operations.create_namespace(request))
+
+    def describe_namespace(self, request: o.DescribeNamespaceRequest) -> Awaitable[o.NamespaceInfo]:
+        """One namespace."""
+        return self._operate(self._operations.describe_namespace(request))
+
+    def list_namespaces(self, request: o.ListNamespacesRequest) -> Awaitable[o.ListNamespacesResponse]:
+        """All namespaces."""
+        return self._operate(self._operations.list_namespaces(request))
+
+    def describe_task_queue(self, request: o.DescribeTaskQueueRequest) -> Awaitable[o.TaskQueueInfo]:
+        """What waits in one task queue, and for whom."""
+        return self._operate(self._operations.describe_task_queue(request))
+
+    def list_task_queues(self, request: o.ListTaskQueuesRequest) -> Awaitable[o.ListTaskQueuesResponse]:
+        """The task queues in use."""
+        return self._operate(self._operations.list_task_queues(request))
+
+    def issue_callback(self, request: o.IssueCallbackRequest) -> Awaitable[o.IssueCallbackResponse]:
+        """Sign a token with which one activity can be ended."""
+        return self._operate(self._operations.issue_callback(request))
+
+    def open_callback(self, request: o.OpenCallbackRequest) -> Awaitable[o.OpenCallbackResponse]:
+        """Which activity a callback token is for."""
+        return self._operate(self._operations.open_callback(request))
+
+    async def _operate(self, call: Awaitable[T]) -> T:
         self._check_open()
         with telling_store_errors():
             return await call
@@ -397,7 +438,9 @@ class Engine:
     async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> WorkerSession:
         """Take in a worker."""
         self._check_open()
-        self.namespaces.get(hello.namespace)
+        with telling_store_errors():
+            await self.namespaces.find(hello.namespace)
+        self._check_open()
         if hello.uses_versioning:
             with telling_store_errors():
                 await self._deployments.admit_worker(hello)

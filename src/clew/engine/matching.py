@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -193,6 +193,10 @@ class Matcher:
     def session(self, session_id: str) -> Session | None:
         """The attached session with this id."""
         return self._sessions.get(session_id)
+
+    def sessions(self) -> Iterable[Session]:
+        """Every attached session."""
+        return self._sessions.values()
 
     def grant(self, session: Session, workflow_tasks: int, activity_tasks: int) -> None:
         """Add credits, and use them on what waits."""

@@ -23,16 +23,16 @@ SECRET_BYTES: Final = 32
 class Namespace:
     """One namespace as the hot path needs it."""
 
-    __slots__ = ("limits", "name", "retention_seconds", "secret")
+    __slots__ = ("limits", "name", "retention_seconds", "secret", "settings")
 
     def __init__(self, row: NamespaceRow, limits_default: Limits = LIMITS_DEFAULT) -> None:
         self.name = row.name
         self.secret = row.secret
         self.retention_seconds = row.retention_seconds
-        settings = msgspec.json.decode(row.settings, type=dict[str, object])
+        self.settings = msgspec.json.decode(row.settings, type=dict[str, int])
         self.limits: Limits = (
-            msgspec.convert({**msgspec.structs.asdict(limits_default), **settings}, Limits)
-            if settings
+            msgspec.convert({**msgspec.structs.asdict(limits_default), **self.settings}, Limits)
+            if self.settings
             else limits_default
         )
 
@@ -78,6 +78,16 @@ class Namespaces:
                 )
             )
         return found
+
+    async def find(self, name: str) -> Namespace:
+        """The namespace, also when another node has made it since this one last looked.
+
+        Raises:
+            RPCError: There is none of this name (``namespace_not_found``).
+        """
+        if name not in self._known:
+            await self.load()
+        return self.get(name)
 
     def secret_of(self, name: str) -> bytes:
         """The secret that keys this namespace's idempotency keys."""

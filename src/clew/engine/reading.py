@@ -66,7 +66,8 @@ class Reader:
 
     async def list_workflows(self, request: ListWorkflowsRequest) -> ListWorkflowsResponse:
         """A page of runs, newest first."""
-        self._namespaces.get(request.namespace)
+        with telling_store_errors():
+            await self._namespaces.find(request.namespace)
         where = self._filter(request.query)
         size = max(1, min(request.page_size, PAGE_SIZE_MAX))
         before = _page_position(request.page_token)
@@ -77,8 +78,8 @@ class Reader:
 
     async def count_workflows(self, request: CountWorkflowsRequest) -> CountWorkflowsResponse:
         """How many runs there are, in all and by status."""
-        self._namespaces.get(request.namespace)
         with telling_store_errors():
+            await self._namespaces.find(request.namespace)
             counts = await self._store.count_runs(request.namespace, self._filter(request.query))
         groups = {status.value: count for status, count in counts.items() if count}
         return CountWorkflowsResponse(count=sum(groups.values()), groups=groups)

@@ -16,6 +16,7 @@ class RejectionCode(enum.Enum):
 
     INVALID_ARGUMENT = "invalid_argument"
     NAMESPACE_NOT_FOUND = "namespace_not_found"
+    NAMESPACE_ALREADY_EXISTS = "namespace_already_exists"
     WORKFLOW_NOT_FOUND = "workflow_not_found"
     WORKFLOW_ALREADY_STARTED = "workflow_already_started"
     WORKFLOW_ALREADY_COMPLETED = "workflow_already_completed"
@@ -25,6 +26,7 @@ class RejectionCode(enum.Enum):
     WORKFLOW_BUSY = "workflow_busy"
     WORKFLOW_TASK_NOT_FOUND = "workflow_task_not_found"
     ACTIVITY_NOT_FOUND = "activity_not_found"
+    CALLBACK_REFUSED = "callback_refused"
     UPDATE_NOT_FOUND = "update_not_found"
     DEPLOYMENT_NOT_FOUND = "deployment_not_found"
     DEPLOYMENT_CHANGED = "deployment_changed"

@@ -66,6 +66,16 @@ class TaskRow(_Row, frozen=True, kw_only=True):
     priority: int = 3
 
 
+class Backlog(_Row, frozen=True, kw_only=True):
+    """What waits in one task queue: how many tasks of one kind, and the one that was queued first."""
+
+    namespace: str
+    task_queue: str
+    kind: TaskKind
+    count: int
+    oldest: TaskRow
+
+
 class OutboxRow(_Row, frozen=True, kw_only=True):
     """An effect on another execution, to be delivered at least once."""
 
@@ -296,6 +306,10 @@ class Store(Protocol):
         ...
 
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> Awaitable[int]: ...
+
+    def list_backlogs(self) -> Awaitable[list[Backlog]]:
+        """Every task queue and kind with a waiting task, claimed ones included, by namespace, name and kind."""
+        ...
 
     def read_outbox(
         self, shards: Sequence[int] | None, after_message_id: int, limit: int

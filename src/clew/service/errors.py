@@ -50,6 +50,7 @@ _C: Final = RejectionCode
 CODE_TABLE: Final[dict[RejectionCode, CodeEntry]] = {
     _C.INVALID_ARGUMENT: CodeEntry(_S.INVALID_ARGUMENT, 400, 2, "invalid-argument"),
     _C.NAMESPACE_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "namespace-not-found"),
+    _C.NAMESPACE_ALREADY_EXISTS: CodeEntry(_S.ALREADY_EXISTS, 409, 5, "namespace-already-exists"),
     _C.WORKFLOW_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "workflow-not-found"),
     _C.WORKFLOW_ALREADY_STARTED: CodeEntry(_S.ALREADY_EXISTS, 409, 5, "workflow-already-started"),
     _C.WORKFLOW_ALREADY_COMPLETED: CodeEntry(_S.NOT_FOUND, 404, 4, "workflow-already-completed"),
@@ -59,6 +60,7 @@ CODE_TABLE: Final[dict[RejectionCode, CodeEntry]] = {
     _C.WORKFLOW_BUSY: CodeEntry(_S.RESOURCE_EXHAUSTED, 429, 6, "workflow-busy", is_retryable=True),
     _C.WORKFLOW_TASK_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "workflow-task-not-found"),
     _C.ACTIVITY_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "activity-not-found"),
+    _C.CALLBACK_REFUSED: CodeEntry(_S.PERMISSION_DENIED, 403, 6, "callback-refused"),
     _C.UPDATE_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "update-not-found"),
     _C.DEPLOYMENT_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "deployment-not-found"),
     _C.DEPLOYMENT_CHANGED: CodeEntry(_S.ABORTED, 409, 6, "deployment-changed"),

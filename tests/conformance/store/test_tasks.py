@@ -86,3 +86,24 @@ async def test_a_claim_of_nothing_is_empty(store: Store) -> None:
         await asyncio.gather(*[store.claim_tasks(NAMESPACE, "claims", ACTIVITY, 0, soon()) for _ in range(3)])
         == [[]] * 3
     )
+
+
+async def test_backlogs_name_every_queue_with_its_count_and_the_task_queued_first(store: Store) -> None:
+    assert await store.list_backlogs() == []
+    rows = (
+        task(3, priority=1),
+        task(2),
+        task(4, kind=TaskKind.WORKFLOW),
+        task(5, task_queue="another"),
+        task(6, namespace="other"),
+    )
+    await store.commit_if_current([(insert(1, tasks_put=rows),)])
+    await store.claim_tasks(NAMESPACE, "claims", ACTIVITY, 1, soon())
+    found = await store.list_backlogs()
+    assert [(b.namespace, b.task_queue, b.kind, b.count, b.oldest.task_id) for b in found] == [
+        (NAMESPACE, "another", ACTIVITY, 1, 5),
+        (NAMESPACE, "claims", TaskKind.WORKFLOW, 1, 4),
+        (NAMESPACE, "claims", ACTIVITY, 2, 2),
+        ("other", "claims", ACTIVITY, 1, 6),
+    ]
+    assert found[0].oldest == rows[3]

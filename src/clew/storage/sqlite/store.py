@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.clock import Clock
 from clew.ports.store import (
+    Backlog,
     CommitStatus,
     DeploymentRow,
     DueRun,
@@ -88,6 +89,10 @@ class SqliteReader:
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> asyncio.Future[int]:
         """How many tasks wait in a queue, claimed ones included."""
         return self._calls.read(partial(tasks.count_tasks, namespace=namespace, task_queue=task_queue, kind=kind))
+
+    def list_backlogs(self) -> asyncio.Future[list[Backlog]]:
+        """Every task queue and kind with a waiting task."""
+        return self._calls.read(tasks.list_backlogs)
 
     def find_queued_events(self, shard: int, run_key: int) -> asyncio.Future[set[int]]:
         """The scheduled event ids for which this run has a task row."""

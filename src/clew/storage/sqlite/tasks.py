@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from clew.ports.store import TaskKind, TaskRow
+from clew.ports.store import Backlog, TaskKind, TaskRow
 from clew.storage.sqlite.rows import fetch_all
 
+_COLUMNS: Final = "task_id, shard, run_key, namespace, task_queue, kind, scheduled_event_id, attempt, priority"
 _SELECT: Final = (
-    "SELECT task_id, shard, run_key, namespace, task_queue, kind, scheduled_event_id, attempt, priority FROM tasks "
-    "WHERE namespace = ? AND task_queue = ? AND kind = ? ORDER BY priority, task_id"
+    f"SELECT {_COLUMNS} FROM tasks WHERE namespace = ? AND task_queue = ? AND kind = ? ORDER BY priority, task_id"
 )
 
 
@@ -65,6 +65,29 @@ def count_tasks(connection: sqlite3.Connection, namespace: str, task_queue: str,
     sql = "SELECT count(*) FROM tasks WHERE namespace = ? AND task_queue = ? AND kind = ?"
     count: int = fetch_all(connection, sql, (namespace, task_queue, int(kind)))[0][0]
     return count
+
+
+def list_backlogs(connection: sqlite3.Connection) -> list[Backlog]:
+    """Every queue and kind with a waiting task."""
+    counts = fetch_all(
+        connection,
+        "SELECT count(*), min(task_id) FROM tasks GROUP BY namespace, task_queue, kind "
+        "ORDER BY namespace, task_queue, kind",
+    )
+    found: list[Backlog] = []
+    for count, task_id in counts:
+        for row in fetch_all(connection, f"SELECT {_COLUMNS} FROM tasks WHERE task_id = ?", (task_id,)):
+            oldest = _to_task(row)
+            found.append(
+                Backlog(
+                    namespace=oldest.namespace,
+                    task_queue=oldest.task_queue,
+                    kind=oldest.kind,
+                    count=count,
+                    oldest=oldest,
+                )
+            )
+    return found
 
 
 def find_queued_events(connection: sqlite3.Connection, shard: int, run_key: int) -> set[int]:
