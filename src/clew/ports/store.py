@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -197,6 +197,45 @@ class DeploymentRow(_Row, frozen=True, kw_only=True):
     body: bytes
 
 
+class NodeRow(_Row, frozen=True, kw_only=True):
+    """One engine process that shares the store with others (a node of the fleet), under the id of this incarnation.
+
+    Args:
+        address: Where it can be reached, for people; may be empty.
+        body: JSON that the engine alone reads: what the workers of the node poll.
+        lease_until: By the store's clock. A node whose lease is over may be gone; it is gone when its row is.
+    """
+
+    node_id: str
+    address: str
+    body: bytes
+    lease_until: datetime
+
+
+class ShardLease(_Row, frozen=True, kw_only=True):
+    """Who does the work of a shard: good while the node has its lease. `epoch` grows each time it is taken."""
+
+    shard: int
+    node_id: str
+    epoch: int
+
+
+class FleetView(_Row, frozen=True, kw_only=True):
+    """The fleet at one moment.
+
+    Args:
+        now: The store's clock.
+        nodes: All that have a row, also those whose lease is over.
+        shards: Those that a node holds; a shard without one was never taken or was given back.
+        has_mail: Whether messages wait for the node that asked.
+    """
+
+    now: datetime
+    nodes: tuple[NodeRow, ...]
+    shards: tuple[ShardLease, ...]
+    has_mail: bool = False
+
+
 class VisibilityCondition(_Row, frozen=True, kw_only=True):
     """One comparison of a filter: `attribute` ``operator`` `values` (already checked and typed)."""
 
@@ -361,6 +400,54 @@ class Store(Protocol):
 
     def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> Awaitable[bool]:
         """Remove the deployment if the stored revision is `revision`; False when it is not, or there is none."""
+        ...
+
+    # the nodes that share the store
+
+    def find_versions(self, runs: Sequence[tuple[int, int]]) -> Awaitable[dict[int, int]]:
+        """The stored version of each of these runs, given as ``(shard, run key)``, by run key; as far as they exist."""
+        ...
+
+    def join_fleet(self, node_id: str, address: str, body: bytes, lease: timedelta) -> Awaitable[FleetView]:
+        """Enter a node under an id that was never used, with a lease from now on by the store's clock."""
+        ...
+
+    def renew_node(self, node_id: str, body: bytes | None, lease: timedelta) -> Awaitable[FleetView | None]:
+        """Extend the node's lease (also one that is over) and, unless it is None, replace its body.
+
+        Answers None, and changes nothing, when the node's row is gone.
+        """
+        ...
+
+    def read_fleet(self, node_id: str) -> Awaitable[FleetView]:
+        """The fleet as `node_id` sees it; changes nothing."""
+        ...
+
+    def remove_expired_nodes(self, node_ids: Sequence[str]) -> Awaitable[list[str]]:
+        """Remove those of these nodes whose lease is over, with their shard leases and mail; answers which."""
+        ...
+
+    def leave_fleet(self, node_id: str) -> Awaitable[None]:
+        """Remove the node, with its shard leases and mail."""
+        ...
+
+    def take_free_shards(self, node_id: str, shards: Sequence[int]) -> Awaitable[list[ShardLease]]:
+        """Give the node those of these shards that no node with a good lease holds; answers those it got.
+
+        Each gets the next epoch. None is given to a node without a row.
+        """
+        ...
+
+    def release_shards(self, leases: Sequence[ShardLease]) -> Awaitable[None]:
+        """Give shards back; one that was taken since (node or epoch differ) stays as it is."""
+        ...
+
+    def post_mail(self, node_id: str, body: bytes) -> Awaitable[bool]:
+        """Leave a message for a node; False when there is no such node."""
+        ...
+
+    def take_mail(self, node_id: str) -> Awaitable[list[bytes]]:
+        """Remove and answer the messages that wait for the node, oldest first."""
         ...
 
     def close(self) -> Awaitable[None]:

@@ -120,6 +120,16 @@ def find_busy_runs(
         return _with_items(connection, fetch_all(connection, sql, (after_run_key, *values, limit)))
 
 
+def find_versions(connection: sqlite3.Connection, runs: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """The stored version of each of these runs, by run key."""
+    versions: dict[int, int] = {}
+    for start in range(0, len(runs), _KEYS_MAX):
+        keys = [run_key for _, run_key in runs[start : start + _KEYS_MAX]]
+        sql = f"SELECT run_key, version FROM executions WHERE run_key IN ({placeholders(keys)})"
+        versions.update(fetch_all(connection, sql, keys))
+    return versions
+
+
 def read_outbox(
     connection: sqlite3.Connection, shards: Sequence[int] | None, after_message_id: int, limit: int
 ) -> list[OutboxRow]:

@@ -22,11 +22,13 @@ from clew.ports.store import (
     CommitStatus,
     DeploymentRow,
     DueRun,
+    FleetView,
     HistoryBatch,
     NamespaceRow,
     OutboxRow,
     RunRow,
     RunWrite,
+    ShardLease,
     Store,
     TaskKind,
     TaskRow,
@@ -36,6 +38,7 @@ from clew.storage.sqlite import deployments, reads, search_attributes, tasks, vi
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.connection import MEMORY, connect_reader, connect_writer, to_path
 from clew.storage.sqlite.errors import to_store_error
+from clew.storage.sqlite.fleet import FleetRegistry
 from clew.storage.sqlite.ownership import Ownership, acquire
 from clew.storage.sqlite.schema import migrate
 from clew.storage.sqlite.search_attributes import AttributeNames
@@ -85,6 +88,10 @@ class SqliteReader:
     ) -> asyncio.Future[list[RunRow]]:
         """Open runs marked busy, in the order of their keys."""
         return self._calls.read(partial(reads.find_busy_runs, shards=shards, after_run_key=after_run_key, limit=limit))
+
+    def find_versions(self, runs: Sequence[tuple[int, int]]) -> asyncio.Future[dict[int, int]]:
+        """The stored version of each of these runs, by run key."""
+        return self._calls.read(partial(reads.find_versions, runs=runs))
 
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> asyncio.Future[int]:
         """How many tasks wait in a queue, claimed ones included."""
@@ -183,6 +190,7 @@ class SqliteStore(SqliteReader):
         self._task_ids = _Numbers(calls, writes.TASK_IDS, numbers[writes.TASK_IDS])
         self._ownership = ownership
         self._now = now
+        self._fleet = FleetRegistry(now)
 
     def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
         """Make each unit durable if all its guards hold; answers after the sync to disk."""
@@ -258,6 +266,42 @@ class SqliteStore(SqliteReader):
         return self._calls.write(
             partial(deployments.delete_deployment_if_revision, namespace=namespace, name=name, revision=revision)
         )
+
+    async def join_fleet(self, node_id: str, address: str, body: bytes, lease: timedelta) -> FleetView:
+        """Enter a node."""
+        return self._fleet.join(node_id, address, body, lease)
+
+    async def renew_node(self, node_id: str, body: bytes | None, lease: timedelta) -> FleetView | None:
+        """Extend the node's lease; None when its row is gone."""
+        return self._fleet.renew(node_id, body, lease)
+
+    async def read_fleet(self, node_id: str) -> FleetView:
+        """The fleet as `node_id` sees it."""
+        return self._fleet.view(node_id)
+
+    async def remove_expired_nodes(self, node_ids: Sequence[str]) -> list[str]:
+        """Remove those of these nodes whose lease is over; answers which."""
+        return self._fleet.remove_expired(node_ids)
+
+    async def leave_fleet(self, node_id: str) -> None:
+        """Remove the node."""
+        self._fleet.leave(node_id)
+
+    async def take_free_shards(self, node_id: str, shards: Sequence[int]) -> list[ShardLease]:
+        """Give the node those of these shards that are free; answers those it got."""
+        return self._fleet.take_free(node_id, shards)
+
+    async def release_shards(self, leases: Sequence[ShardLease]) -> None:
+        """Give shards back."""
+        self._fleet.release(leases)
+
+    async def post_mail(self, node_id: str, body: bytes) -> bool:
+        """Leave a message for a node; False when there is no such node."""
+        return self._fleet.post(node_id, body)
+
+    async def take_mail(self, node_id: str) -> list[bytes]:
+        """Remove and answer the messages that wait for the node."""
+        return self._fleet.take_mail(node_id)
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
