@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from clew.core.transition import Transition, WorkflowTaskReady
-from clew.engine.funnel import Funnel, OpSubmission
+from clew.engine.funnel import Funnel, submission_of
 from clew.engine.matching import Matcher, Session, Want
 from clew.engine.offers import OfferDesk
 from clew.engine.runs import RunCache, RunEntry
@@ -70,7 +70,7 @@ class Claims:
         if session is None:
             self._matcher.set_aside(row, want)
             return False
-        submission = OpSubmission(entry, Transition(), self._funnel.settle, None)
+        submission = submission_of(entry, Transition(), self._funnel.settle)
         submission.tasks_delete = [row.task_id]
         start = (
             self._desk.start_claimed_workflow_task
@@ -94,7 +94,7 @@ class Claims:
             self._matcher.refund(session, TaskKind.WORKFLOW)
             self._offer_elsewhere(entry, scheduled_event_id, attempt)
             return
-        submission = OpSubmission(entry, Transition(), self._funnel.settle, None)
+        submission = submission_of(entry, Transition(), self._funnel.settle)
         refused = self._desk.start_claimed_workflow_task(
             submission, session, scheduled_event_id, attempt, self._clock.now()
         )
@@ -126,7 +126,7 @@ class Claims:
             attempt=attempt,
             sticky_session=task.sticky_session,
         )
-        submission = OpSubmission(entry, Transition(effects=[ready]), self._funnel.settle, None)
+        submission = submission_of(entry, Transition(effects=[ready]), self._funnel.settle)
         self._funnel.hand_over(submission, self._clock.now())
         self._funnel.submit_prepared(submission)
 

@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Generator
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 from clew.core.state import ExecutionState
 from clew.core.transition import (
     ActivityCancelWanted,
@@ -43,7 +45,6 @@ from clew.ports.store import (
     StoreFull,
     StoreReadOnly,
     StoreUnstorable,
-    TaskRow,
 )
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
@@ -106,26 +107,21 @@ class Operation:
             self.future.set_exception(error)
 
 
-class OpSubmission(Submission):
+class OpSubmission(Submission, eq=False):
     """A submission with its operation and the offers to make once it is durable."""
 
-    __slots__ = ("offers", "operation")
+    operation: Operation | None = None
+    offers: list[Offer] = msgspec.field(default_factory=list[Any])
 
-    def __init__(
-        self,
-        entry: RunEntry,
-        transition: Transition,
-        on_settled: Callable[[Submission, Outcome], None],
-        operation: Operation | None,
-    ) -> None:
-        self.entry = entry
-        self.transition = transition
-        self.on_settled = on_settled
-        self.tasks_put: list[TaskRow] | None = None
-        self.tasks_delete: list[int] | None = None
-        self.reaches_out = False
-        self.operation = operation
-        self.offers: list[Offer] = []
+
+def submission_of(
+    entry: RunEntry,
+    transition: Transition,
+    on_settled: Callable[[Any, Outcome], None],
+    operation: Operation | None = None,
+) -> OpSubmission:
+    """The submission of a transition; its events are the transition's, also those that it absorbs later."""
+    return OpSubmission(entry, transition.events, on_settled, transition, operation=operation)
 
 
 class Funnel:
@@ -186,23 +182,24 @@ class Funnel:
 
     def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None, now: datetime) -> None:
         """Hand over what the transition made ready, and commit it."""
-        submission = OpSubmission(entry, transition, self.settle, operation)
+        submission = submission_of(entry, transition, self.settle, operation)
         if transition.effects:
             self.hand_over(submission, now)
-        if operation is not None and operation.tasks_delete:
+        if operation is not None:
             submission.tasks_delete = operation.tasks_delete
+            submission.outbox_delete = operation.outbox_delete
         if transition.events:
             entry.remember(transition.events)
         new_run = transition.new_run
         if new_run is not None:
             self._submit_with_new_run(submission, *new_run, now)
         else:
-            self._pipeline.submit(submission, outbox_delete=operation.outbox_delete if operation is not None else None)
+            self._pipeline.submit(submission)
 
     def submit_prepared(self, submission: OpSubmission) -> None:
         """Commit a submission whose tasks are handed over already."""
-        if submission.transition.events:
-            submission.entry.remember(submission.transition.events)
+        if submission.events:
+            submission.entry.remember(submission.events)
         self._pipeline.submit(submission)
 
     async def retry(self, operation: Operation) -> None:
@@ -260,7 +257,7 @@ class Funnel:
             raise
 
     def _match_all(self, submission: OpSubmission, now: datetime) -> None:
-        effects = submission.transition.effects
+        effects = submission.decided.effects
         position = 0
         while position < len(effects):
             effect = effects[position]
@@ -276,7 +273,7 @@ class Funnel:
         self, submission: OpSubmission, state: ExecutionState, transition: Transition, now: datetime
     ) -> None:
         successor = self._adopt_new_run(submission.entry, state)
-        follow = OpSubmission(successor, transition, self.settle, None)
+        follow = submission_of(successor, transition, self.settle)
         if transition.effects:
             self.hand_over(follow, now)
         successor.remember(transition.events)
@@ -284,13 +281,12 @@ class Funnel:
 
     # --- after the commit -------------------------------------------------------------------------------------------
 
-    def settle(self, submission: Submission, outcome: Outcome) -> None:
+    def settle(self, submission: OpSubmission, outcome: Outcome) -> None:
         """The pipeline's word on a submission: perform its effects and answer, or take its offers back."""
-        assert isinstance(submission, OpSubmission)
         if outcome is not CommitStatus.COMMITTED:
             self._lost(submission, outcome)
             return
-        entry, transition, operation = submission.entry, submission.transition, submission.operation
+        entry, transition, operation = submission.entry, submission.decided, submission.operation
         for offer in submission.offers:
             self._desk.send(offer)
         if submission.tasks_put:

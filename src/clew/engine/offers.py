@@ -212,7 +212,7 @@ class OfferDesk:
             return outcome
         started: StartedWorkflowTask = outcome.reply
         outcome.reply = None
-        submission.transition.absorb(outcome)
+        submission.decided.absorb(outcome)
         submission.offers.append(WorkflowOffer(entry, session, started, is_partial=is_partial))
         return None
 
@@ -233,7 +233,7 @@ class OfferDesk:
             return outcome
         started: StartedActivity = outcome.reply
         outcome.reply = None
-        submission.transition.absorb(outcome)
+        submission.decided.absorb(outcome)
         submission.offers.append(ActivityOffer(entry, session, scheduled_event_id, started))
         return None
 

@@ -15,15 +15,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clew.core.codec import encode_item, encode_state, item_keys
+from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.outbox_rows import outbox_rows
 from clew.engine.runs import RunEntry
 from clew.engine.summary import labels_of, visibility_of
-from clew.model.events import BaseEvent, UpsertWorkflowSearchAttributes, WorkflowPropertiesModified, encode_events
+from clew.model.events import (
+    BaseEvent,
+    Event,
+    UpsertWorkflowSearchAttributes,
+    WorkflowPropertiesModified,
+    encode_events,
+)
 from clew.ports.store import (
     CommitStatus,
     HistoryBatch,
@@ -35,6 +43,7 @@ from clew.ports.store import (
     StoreUnstorable,
     TaskRow,
 )
+from clew.service.reply import Reply
 
 if TYPE_CHECKING:
     from clew.engine.ids import IdBlocks
@@ -54,39 +63,37 @@ _ABANDONED: Final = "an earlier change of this run could not be made durable; no
 Outcome = CommitStatus | StoreError
 
 
-class Submission:
-    """One transition on its way to the store, and who waits for it."""
+class Submission(Reply[Any], eq=False):
+    """One transition on its way to the store, who waits for it, and (being a reply) what its caller is told.
 
-    __slots__ = ("entry", "on_settled", "reaches_out", "tasks_delete", "tasks_put", "transition")
+    Args:
+        entry: The run.
+        events: What happened, in order; the pipeline encodes it.
+        on_settled: Called once, after the commit or its failure.
+        transition: The whole of what was decided; None for an express one, which has nothing but its events.
+        due_at: For an express one: the deadline that it adds to the run; None when it closes the run.
+        reaches_out: Whether an effect on another execution is among the transition's.
+        more: Later submissions of the same run in the same write; kept at the first of them.
+        unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
+    """
 
-    def __init__(
-        self,
-        entry: RunEntry,
-        transition: Transition,
-        on_settled: Callable[[Submission, Outcome], None],
-        tasks_put: list[TaskRow] | None = None,
-        tasks_delete: list[int] | None = None,
-    ) -> None:
-        self.entry = entry
-        self.transition = transition
-        self.on_settled = on_settled
-        self.tasks_put = tasks_put
-        self.tasks_delete = tasks_delete
-        self.reaches_out = False
-        """Whether an effect on another execution is among the transition's."""
+    entry: RunEntry
+    events: list[Event]
+    on_settled: Callable[[Any, Outcome], None]
+    transition: Transition | None = None
+    tasks_put: list[TaskRow] | None = None
+    tasks_delete: list[int] | None = None
+    outbox_delete: int | None = None
+    due_at: datetime | None = None
+    reaches_out: bool = False
+    more: list[Submission] | None = None
+    unit: list[Submission] | None = None
 
-
-class _OpenWrite:
-    """What has been submitted for one run since its last flush."""
-
-    __slots__ = ("entry", "outbox_delete", "submissions", "unit")
-
-    def __init__(self, entry: RunEntry, unit: list[_OpenWrite]) -> None:
-        self.entry = entry
-        self.unit = unit
-        self.submissions: list[Submission] = []
-        self.outbox_delete: list[int] = []
-        unit.append(self)
+    @property
+    def decided(self) -> Transition:
+        """The transition of one that is not express."""
+        assert self.transition is not None, "an express submission has no transition"
+        return self.transition
 
 
 class CommitPipeline:
@@ -107,33 +114,40 @@ class CommitPipeline:
         self._on_finished = on_finished
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
-        self._open: dict[int, _OpenWrite] = {}
+        self._open: list[Submission] = []
+        """The first submission of each run since its last flush; also at the entry, which finds it by that."""
         self._in_flight = 0
         self._flush_is_scheduled = False
         self._idle_waiters: list[asyncio.Future[None]] = []
 
-    def submit(self, submission: Submission, *, outbox_delete: int | None = None) -> None:
+    def submit(self, submission: Submission) -> None:
         """Queue a transition; its `on_settled` is called once, after the commit or its failure."""
         entry = submission.entry
+        entry.submitted_count += 1
         if entry.is_discarded:
-            entry.submitted_count += 1
             self._loop.call_soon(self._refuse_stray, submission)
             return
-        write = self._write_of(entry)
-        write.submissions.append(submission)
-        entry.submitted_count += 1
-        if outbox_delete is not None:
-            write.outbox_delete.append(outbox_delete)
-        self._schedule_flush()
+        head = entry.open_head
+        if head is None:
+            entry.open_head = submission
+            self._open.append(submission)
+        elif head.more is None:
+            head.more = [submission]
+        else:
+            head.more.append(submission)
+        if not self._flush_is_scheduled and self._in_flight < BATCHES_IN_FLIGHT_MAX:
+            self._flush_is_scheduled = True
+            self._loop.call_soon(self._flush)
 
     def submit_together(self, first: Submission, second: Submission) -> None:
         """Queue two runs' transitions that stand or fall together (a close, and the run that follows)."""
         if first.entry.is_discarded:
             self._on_discard(second.entry)
-        else:
-            self._join(self._write_of(first.entry), self._write_of(second.entry))
         self.submit(first)
         self.submit(second)
+        heads = first.entry.open_head, second.entry.open_head
+        if heads[0] is not None and heads[1] is not None:
+            _join(heads[0], heads[1])
 
     def after_current(self, entry: RunEntry, callback: Callable[[], None]) -> None:
         """Call back once everything submitted for this run so far is settled; at once when nothing is.
@@ -151,12 +165,14 @@ class CommitPipeline:
         It was never sent. Left there it would be stored with that state, together with what a newer entry of the same
         run submits.
         """
-        write = self._open.get(entry.run_key)
-        if write is None or write.entry is not entry:
+        head = entry.open_head
+        if head is None:
             return
-        for member in write.unit:
-            del self._open[member.entry.run_key]
-        self._settle_unit(write.unit, StoreUnavailable(_ABANDONED))
+        unit = head.unit or [head]
+        for member in unit:
+            member.entry.open_head = None
+            self._open.remove(member)
+        self._settle_unit(head, StoreUnavailable(_ABANDONED))
         self._wake_if_idle()
 
     async def wait_idle(self) -> None:
@@ -165,20 +181,6 @@ class CommitPipeline:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
             await waiter
-
-    def _write_of(self, entry: RunEntry) -> _OpenWrite:
-        write = self._open.get(entry.run_key)
-        if write is None:
-            write = self._open[entry.run_key] = _OpenWrite(entry, [])
-        assert write.entry is entry, f"two entries of run {entry.state.run_id} submit at once"
-        return write
-
-    def _join(self, first: _OpenWrite, second: _OpenWrite) -> None:
-        if first.unit is second.unit:
-            return
-        for write in second.unit:
-            write.unit = first.unit
-            first.unit.append(write)
 
     def _schedule_flush(self) -> None:
         if not self._flush_is_scheduled and self._in_flight < BATCHES_IN_FLIGHT_MAX:
@@ -189,65 +191,74 @@ class CommitPipeline:
         self._flush_is_scheduled = False
         if not self._open or self._in_flight >= BATCHES_IN_FLIGHT_MAX:
             return
-        writes = self._take_open()
+        taken = self._take_open()
         # A unit of several runs is met once, at its first member.
-        units = [write.unit for write in writes if write.unit[0] is write]
+        heads = [head for head in taken if head.unit is None or head.unit[0] is head]
         rows: list[tuple[RunWrite, ...]] = []
         try:
-            for unit in units:
-                rows.append((self._row(unit[0]),) if len(unit) == 1 else tuple([self._row(write) for write in unit]))
+            for head in heads:
+                rows.append((self._row(head),) if head.unit is None else self._rows(head))
         except Exception as error:  # noqa: BLE001 - a value that has no stored form; those it belongs to are told
-            units, rows = self._without_unstorable(units, rows, error)
+            heads, rows = self._without_unstorable(heads, rows, error)
             if not rows:
                 self._wake_if_idle()
                 return
         self._in_flight += 1
         if self._on_batch is not None:
-            self._on_batch(len(writes), sum(len(w.submissions) for w in writes))
+            self._on_batch(len(taken), sum(1 + len(head.more or ()) for head in taken))
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
-        future.add_done_callback(partial(self._settle, units))
+        future.add_done_callback(partial(self._settle, heads))
 
     def _without_unstorable(
-        self, units: list[list[_OpenWrite]], rows: list[tuple[RunWrite, ...]], error: Exception
-    ) -> tuple[list[list[_OpenWrite]], list[tuple[RunWrite, ...]]]:
+        self, heads: list[Submission], rows: list[tuple[RunWrite, ...]], error: Exception
+    ) -> tuple[list[Submission], list[tuple[RunWrite, ...]]]:
         """The units that can be stored with their rows; the one after `rows` met `error`. The others are refused."""
-        refused = [(units[len(rows)], error)]
-        sound = units[: len(rows)]
-        for unit in units[len(rows) + 1 :]:
+        refused = [(heads[len(rows)], error)]
+        sound = heads[: len(rows)]
+        for head in heads[len(rows) + 1 :]:
             try:
-                rows.append(tuple([self._row(write) for write in unit]))
-                sound.append(unit)
+                rows.append(self._rows(head))
+                sound.append(head)
             except Exception as other:  # noqa: BLE001 - likewise
-                refused.append((unit, other))
-        for unit, reason in refused:
-            self._settle_unit(unit, _unstorable(reason))
+                refused.append((head, other))
+        for head, reason in refused:
+            self._settle_unit(head, _unstorable(reason))
         return sound, rows
 
     def _refuse_stray(self, submission: Submission) -> None:
         """A decision on a discarded entry rests on a state that is not the run's."""
         submission.on_settled(submission, StoreUnavailable(_ABANDONED))
-        self._answer_waiting(submission.entry, 1)
+        self._note_settled(submission.entry, 1)
 
-    def _take_open(self) -> list[_OpenWrite]:
-        if len(self._open) <= BATCH_RUNS_MAX:
-            writes = list(self._open.values())
-            self._open = {}
-            return writes
-        taken: dict[int, _OpenWrite] = {}
-        for write in list(self._open.values()):
-            if len(taken) >= BATCH_RUNS_MAX:
-                break
-            for member in write.unit:
-                taken[member.entry.run_key] = member
-        for run_key in taken:
-            del self._open[run_key]
-        return list(taken.values())
+    def _take_open(self) -> list[Submission]:
+        """What is written next, in order: everything, or as many whole units as one batch takes."""
+        taken = self._open
+        if len(taken) <= BATCH_RUNS_MAX:
+            self._open = []
+        else:
+            chosen: dict[int, Submission] = {}
+            for head in taken:
+                if len(chosen) >= BATCH_RUNS_MAX:
+                    break
+                for member in head.unit or (head,):
+                    chosen[member.entry.run_key] = member
+            self._open = [head for head in taken if head.entry.run_key not in chosen]
+            taken = list(chosen.values())
+        for head in taken:
+            head.entry.open_head = None
+        return taken
 
-    def _row(self, write: _OpenWrite) -> RunWrite:
-        entry, state = write.entry, write.entry.state
+    def _rows(self, head: Submission) -> tuple[RunWrite, ...]:
+        return tuple([self._row(member) for member in head.unit or (head,)])
+
+    def _row(self, head: Submission) -> RunWrite:
+        if head.transition is None and head.more is None:
+            return _express_row(head)
+        entry, state = head.entry, head.entry.state
         batches: list[HistoryBatch] = []
         tasks_put: tuple[TaskRow, ...] = ()
         tasks_delete: tuple[int, ...] = ()
+        outbox_delete: tuple[int, ...] = ()
         outbox = None
         labels = labels_of(state)
         needs_visibility = (
@@ -256,25 +267,25 @@ class CommitPipeline:
             or entry.persisted_labels != labels
         )
         dirty: set[tuple[int, int]] | None = None
-        for submission in write.submissions:
+        for submission in (head,) if head.more is None else (head, *head.more):
             transition = submission.transition
-            events = transition.events
+            events = submission.events
             if events:
-                encoded = encode_events(events)
-                state.history_size_bytes += len(encoded)
-                batches.append(
-                    HistoryBatch(first_event_id=events[0].event_id, last_event_id=events[-1].event_id, events=encoded)
-                )
+                batches.append(_batch(state, events))
                 if not needs_visibility:
                     for event in events:
                         if type(event) in SEARCHABLE_CHANGES:
                             needs_visibility = True
-            if submission.reaches_out:
-                outbox = [*(outbox or ()), *outbox_rows(entry, transition, self._ids)]
             if submission.tasks_put:
                 tasks_put += tuple(submission.tasks_put)
             if submission.tasks_delete:
                 tasks_delete += tuple(submission.tasks_delete)
+            if submission.outbox_delete is not None:
+                outbox_delete += (submission.outbox_delete,)
+            if transition is None:
+                continue
+            if submission.reaches_out:
+                outbox = [*(outbox or ()), *outbox_rows(entry, transition, self._ids)]
             if transition.dirty_items and state.is_wide:
                 dirty = transition.dirty_items if dirty is None else dirty | transition.dirty_items
         items_put, items_delete = _item_changes(entry, dirty) if state.is_wide else NO_CHANGES
@@ -304,10 +315,10 @@ class CommitPipeline:
             tasks_put=tasks_put,
             tasks_delete=tasks_delete,
             outbox_put=tuple(outbox) if outbox else (),
-            outbox_delete=tuple(write.outbox_delete) if write.outbox_delete else (),
+            outbox_delete=outbox_delete,
         )
 
-    def _settle(self, units: list[list[_OpenWrite]], done: asyncio.Future[list[CommitStatus]]) -> None:
+    def _settle(self, heads: list[Submission], done: asyncio.Future[list[CommitStatus]]) -> None:
         self._in_flight -= 1
         if self._open:
             self._schedule_flush()
@@ -316,23 +327,30 @@ class CommitPipeline:
         if error is None:
             outcomes = list(done.result())
         elif isinstance(error, StoreError):
-            outcomes = [error] * len(units)
+            outcomes = [error] * len(heads)
         else:
             unexpected = StoreError(f"the store failed unexpectedly: {error!r}")
             unexpected.__cause__ = error
-            outcomes = [unexpected] * len(units)
-        for unit, outcome in zip(units, outcomes, strict=True):
-            self._settle_unit(unit, outcome)
+            outcomes = [unexpected] * len(heads)
+        for head, outcome in zip(heads, outcomes, strict=True):
+            if head.more is None and head.unit is None and outcome is CommitStatus.COMMITTED:
+                head.on_settled(head, outcome)
+                self._note_settled(head.entry, 1)
+            else:
+                self._settle_unit(head, outcome)
         self._wake_if_idle()
 
-    def _settle_unit(self, unit: list[_OpenWrite], outcome: Outcome) -> None:
-        for write in unit:
+    def _settle_unit(self, head: Submission, outcome: Outcome) -> None:
+        unit = head.unit or [head]
+        for member in list(unit):
             if outcome is not CommitStatus.COMMITTED:
-                self._on_discard(write.entry)
-            for submission in write.submissions:
+                self._on_discard(member.entry)
+            submissions = (member, *(member.more or ()))
+            for submission in submissions:
                 submission.on_settled(submission, outcome)
-            self._answer_waiting(write.entry, len(write.submissions))
-        unit.clear()  # Each write refers to its unit: without this only the cycle collector could free them.
+            # Each member refers to its unit, and that to it: only the cycle collector could free them.
+            member.unit = member.more = None
+            self._note_settled(member.entry, len(submissions))
 
     def _wake_if_idle(self) -> None:
         if not self._open and not self._in_flight:
@@ -341,13 +359,69 @@ class CommitPipeline:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _answer_waiting(self, entry: RunEntry, count: int) -> None:
-        entry.settled_count += count
+    def _note_settled(self, entry: RunEntry, count: int) -> None:
+        settled = entry.settled_count = entry.settled_count + count
         waiting = entry.after_settled
-        while waiting and waiting[0][0] <= entry.settled_count:
+        while waiting and waiting[0][0] <= settled:
             waiting.popleft()[1]()
-        if entry.settled_count == entry.submitted_count and entry.state.close_event_id:
+        if entry.state.close_event_id and entry.settled_count == entry.submitted_count:
             self._on_finished(entry)
+
+
+def _join(first: Submission, second: Submission) -> None:
+    """Make one unit of the units of two open runs."""
+    unit = first.unit = first.unit or [first]
+    others = second.unit or [second]
+    if others is unit:
+        return
+    for other in others:
+        other.unit = unit
+        unit.append(other)
+
+
+def _batch(state: ExecutionState, events: list[Event]) -> HistoryBatch:
+    encoded = encode_events(events)
+    state.history_size_bytes += len(encoded)
+    return HistoryBatch(events[0].event_id, events[-1].event_id, encoded)
+
+
+def _express_row(submission: Submission) -> RunWrite:
+    """The row of an express transition standing alone: `CommitPipeline._row` without what such a one never has."""
+    entry = submission.entry
+    state = entry.state
+    batches = (_batch(state, submission.events),)
+    expected = entry.persisted_version
+    entry.persisted_version = state.version = expected + 1
+    visibility = None
+    status = state.status
+    if entry.persisted_status is not status:
+        entry.persisted_status = status
+        visibility = visibility_of(state)
+    due_at = submission.due_at
+    attention_at = entry.persisted_attention_at
+    if due_at is None:
+        entry.next_at = entry.persisted_attention_at = attention_at = None
+    elif attention_at is None or due_at < attention_at:
+        # What is stored is no later than any other deadline of the run (see `attention_to_persist`).
+        attention_at = entry.attention_to_persist()
+    return RunWrite(
+        entry.shard,
+        entry.run_key,
+        state.namespace,
+        state.workflow_id,
+        state.run_id,
+        expected,
+        expected + 1,
+        status,
+        attention_at,
+        due_at is not None,
+        encode_state(state),
+        state.next_event_id - 1,
+        state.history_size_bytes,
+        entry.expected_latest_run_key,
+        visibility,
+        batches,
+    )
 
 
 def _unstorable(error: Exception) -> StoreUnstorable:

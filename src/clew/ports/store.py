@@ -36,7 +36,7 @@ class TaskKind(enum.IntEnum):
     ACTIVITY = 2
 
 
-class HistoryBatch(_Row, frozen=True, kw_only=True):
+class HistoryBatch(_Row, frozen=True):
     """The events of one transition, encoded once."""
 
     first_event_id: int
@@ -102,8 +102,8 @@ class Visibility(_Row, frozen=True, kw_only=True):
     search_attributes: SearchAttributes | None = None
 
 
-class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All that one commit changes of one run.
+class RunWrite(msgspec.Struct, frozen=True, gc=False):
+    """All that one commit changes of one run. Made by position only where the pipeline makes thousands a second.
 
     Args:
         expected_version: The version this was decided on; 0 inserts the run.

@@ -35,7 +35,7 @@ def is_passing(error: BaseException) -> bool:
 
 def call_back(answer: Awaitable[Any], done: Callable[[asyncio.Future[Any] | Reply[Any]], None]) -> None:
     """Call `done` with the finished future of `answer`, on the running loop."""
-    if type(answer) is Reply:
+    if isinstance(answer, Reply):
         answer.listen(done)
     else:
         asyncio.ensure_future(answer).add_done_callback(done)

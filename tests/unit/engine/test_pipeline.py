@@ -47,7 +47,10 @@ class Bench:
         self.pipeline.abandon(entry)
 
     def submit(self, name: str, entry: RunEntry, transition: Transition) -> None:
-        self.pipeline.submit(Submission(entry, transition, lambda _, outcome: self.outcomes.__setitem__(name, outcome)))
+        def settled(_: Submission, outcome: Outcome) -> None:
+            self.outcomes[name] = outcome
+
+        self.pipeline.submit(Submission(entry, transition.events, settled, transition))
 
     def signal(self, name: str, entry: RunEntry) -> None:
         request = SignalWorkflowRequest(namespace="default", workflow_id="w", signal_name=name, request_id=name)
