@@ -55,7 +55,7 @@ from clew.engine.outbox import Outbox
 from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
 from clew.engine.reading import Reader
-from clew.engine.recovery import recover, release_lost
+from clew.engine.recovery import Lost, recover, release_lost
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
@@ -126,7 +126,8 @@ class Engine:
                 session, run_key, event_id, attempt
             ),
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
-            on_detached=self._detached,
+            on_suspended=lambda session: self._lost(session, keeps_attempts=True),
+            on_detached=lambda session: self._lost(session, keeps_attempts=False),
         )
         self._desk = OfferDesk(
             store,
@@ -722,25 +723,25 @@ class Engine:
         self._outbox.wake()
         self._waiters.wake(entry.run_key, is_closed=True)
 
-    def _detached(self, session: Session) -> None:
-        """A worker is gone: take up what it held."""
-        lost = session.session_id
+    def _lost(self, session: Session, *, keeps_attempts: bool) -> None:
+        """A worker is gone, or cannot be reached: take up what it held."""
         self._queries.on_detached(session)
-        for entry in self._cache.holders(lost):
+        lost = Lost(session.session_id.__eq__, keeps_attempts=keeps_attempts)
+        for entry in self._cache.holders(session.session_id):
             self._release(entry, lost)
 
-    def _release(self, entry: RunEntry, lost: str) -> None:
+    def _release(self, entry: RunEntry, lost: Lost) -> None:
         limits = self._limits(entry.state.namespace)
         answer: asyncio.Future[None] = self._loop.create_future()
         answer.add_done_callback(partial(self._released, entry, lost))
-        self._funnel.apply(entry, Operation(partial(release_lost, lost.__eq__, limits), answer))
+        self._funnel.apply(entry, Operation(partial(release_lost, lost, limits), answer))
 
-    def _released(self, entry: RunEntry, lost: str, answer: asyncio.Future[None]) -> None:
+    def _released(self, entry: RunEntry, lost: Lost, answer: asyncio.Future[None]) -> None:
         error = answer.exception()
         if isinstance(error, RPCError) and error.is_retryable and self._is_open:
             self._funnel.spawn(self._release_later(entry, lost))
 
-    async def _release_later(self, entry: RunEntry, lost: str) -> None:
+    async def _release_later(self, entry: RunEntry, lost: Lost) -> None:
         """The store failed: nobody else will notice that this run waits for a worker that is gone."""
         again: RunEntry | None = None
         while again is None and self._is_open:

@@ -49,6 +49,8 @@ class Session:
         "has_granted",
         "hello",
         "is_attached",
+        "is_polling",
+        "is_suspended",
         "queue",
         "session_id",
         "sink",
@@ -67,6 +69,8 @@ class Session:
         self.activity_credits = 0
         self.sticky_waiting: deque[tuple[int, int, int]] = deque()
         self.is_attached = True
+        self.is_polling = True
+        self.is_suspended = False
         self.version = hello.deployment_version if hello.uses_versioning else None
         """The version that is routed by; None for a worker without versioning."""
         self._matcher = matcher
@@ -78,6 +82,14 @@ class Session:
     def stop_polling(self) -> None:
         """Take back all credits."""
         self._matcher.stop_polling(self)
+
+    def suspend(self) -> None:
+        """The worker cannot be reached for now."""
+        self._matcher.suspend(self)
+
+    def resume(self) -> None:
+        """The worker can be reached again."""
+        self._matcher.resume(self)
 
     def detach(self) -> None:
         """End the session."""
@@ -160,6 +172,7 @@ class Matcher:
         start_claimed: Callable[[TaskRow], Awaitable[bool]],
         start_sticky: Callable[[Session, int, int, int], None],
         recheck_sticky: Callable[[Session], None],
+        on_suspended: Callable[[Session], None],
         on_detached: Callable[[Session], None],
     ) -> None:
         self._store = store
@@ -168,6 +181,7 @@ class Matcher:
         self._start_claimed = start_claimed
         self._start_sticky = start_sticky
         self._recheck_sticky = recheck_sticky
+        self._on_suspended = on_suspended
         self._on_detached = on_detached
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sessions: dict[str, Session] = {}
@@ -183,12 +197,16 @@ class Matcher:
         self._session_count += 1
         queue = self._queue(hello.namespace, hello.task_queue)
         session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self, queue)
+        self._sessions[session.session_id] = session
+        self._begin_polling(session)
+        return session
+
+    def _begin_polling(self, session: Session) -> None:
+        queue = session.queue
         queue.sessions[session.session_id] = session
         queue.unpolled_since = None
         queue.version_left.pop(session.version, None)
-        self._sessions[session.session_id] = session
         self._changed()
-        return session
 
     def session(self, session_id: str) -> Session | None:
         """The attached session with this id."""
@@ -201,6 +219,10 @@ class Matcher:
     def grant(self, session: Session, workflow_tasks: int, activity_tasks: int) -> None:
         """Add credits, and use them on what waits."""
         if not session.is_attached:
+            return
+        if session.is_suspended:
+            session.workflow_credits += workflow_tasks
+            session.activity_credits += activity_tasks
             return
         queue = session.queue
         if workflow_tasks and session.hello.takes_workflow_tasks:
@@ -231,7 +253,32 @@ class Matcher:
 
     def stop_polling(self, session: Session) -> None:
         """Offer this session nothing more."""
+        session.is_polling = False
         session.workflow_credits = session.activity_credits = 0
+        self._end_polling(session)
+
+    def suspend(self, session: Session) -> None:
+        """Offer this session nothing for now, and give its workflow tasks to others."""
+        if not session.is_attached or session.is_suspended:
+            return
+        session.is_suspended = True
+        self._end_polling(session)
+        self._on_suspended(session)
+        session.sticky_waiting.clear()
+
+    def resume(self, session: Session) -> None:
+        """Offer this session tasks again, by the credits that it has left."""
+        if not session.is_attached or not session.is_suspended:
+            return
+        session.is_suspended = False
+        if not session.is_polling:
+            return
+        self._begin_polling(session)
+        workflow_tasks, session.workflow_credits = session.workflow_credits, 0
+        activity_tasks, session.activity_credits = session.activity_credits, 0
+        self.grant(session, workflow_tasks, activity_tasks)
+
+    def _end_polling(self, session: Session) -> None:
         queue = session.queue
         for ready in queue.ready.values():
             ready.pop(session, None)

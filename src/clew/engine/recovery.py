@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -31,19 +32,33 @@ logger = logging.getLogger("clew.engine")
 PAGE_ROWS: Final = 500
 
 
+@dataclass(frozen=True)
+class Lost:
+    """Which sessions are lost, and how far.
+
+    Args:
+        is_lost: Asked with the id of a session.
+        keeps_attempts: Their workers may live on: attempts at activities stay theirs.
+    """
+
+    is_lost: Callable[[str], bool]
+    keeps_attempts: bool = False
+
+
 async def recover(
     store: Store,
     cache: RunCache,
     funnel: Funnel,
     *,
     limits_of: Callable[[str], Limits],
-    is_lost: Callable[[str], bool] = lambda session: True,
+    lost: Lost | None = None,
 ) -> int:
     """Release what lost sessions hold, and answer how many runs that concerned.
 
     Raises:
         StoreError: The store cannot be read or written.
     """
+    lost = lost or Lost(lambda session: True)
     recovered = 0
     after = 0
     while True:
@@ -61,12 +76,10 @@ async def recover(
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             answers.append(answer)
             limits = limits_of(entry.state.namespace)
-            funnel.apply(entry, Operation(partial(release_lost, is_lost, limits), answer))
+            funnel.apply(entry, Operation(partial(release_lost, lost, limits), answer))
         await asyncio.gather(*answers)
         recovered += len(rows)
 
 
-def release_lost(
-    is_lost: Callable[[str], bool], limits: Limits, state: ExecutionState, now: datetime
-) -> Transition | None:
-    return decide_sessions_lost(state, is_lost, now, limits=limits)
+def release_lost(lost: Lost, limits: Limits, state: ExecutionState, now: datetime) -> Transition | None:
+    return decide_sessions_lost(state, lost.is_lost, now, limits=limits, keeps_attempts=lost.keeps_attempts)

@@ -40,6 +40,7 @@ class RejectionCode(enum.Enum):
     NO_WORKER = "no_worker"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     UNAVAILABLE = "unavailable"
+    UNSUPPORTED = "unsupported"
     STORE_FULL = "store_full"
     STORE_READ_ONLY = "store_read_only"
     STORE_CORRUPT = "store_corrupt"

@@ -54,6 +54,17 @@ class WorkerSession(Protocol):
         """Take back all credits; tasks already offered stay leased."""
         ...
 
+    def suspend(self) -> None:
+        """The worker cannot be reached for now: its workflow tasks are offered elsewhere at once, and it gets no more.
+
+        Attempts at activities that it has started stay its own, until `detach` or their timeouts.
+        """
+        ...
+
+    def resume(self) -> None:
+        """The worker can be reached again, with the credits that it had left."""
+        ...
+
     def detach(self) -> None:
         """End the session: workflow tasks are offered elsewhere at once, started attempts count as lost."""
         ...

@@ -74,6 +74,7 @@ CODE_TABLE: Final[dict[RejectionCode, CodeEntry]] = {
     _C.NO_WORKER: CodeEntry(_S.FAILED_PRECONDITION, 503, 9, "no-worker"),
     _C.DEADLINE_EXCEEDED: CodeEntry(_S.DEADLINE_EXCEEDED, 504, 9, "deadline-exceeded"),
     _C.UNAVAILABLE: CodeEntry(_S.UNAVAILABLE, 503, 9, "unavailable", is_retryable=True),
+    _C.UNSUPPORTED: CodeEntry(_S.UNIMPLEMENTED, 501, 2, "unsupported"),
     _C.STORE_FULL: CodeEntry(_S.UNAVAILABLE, 507, 9, "store-full", is_retryable=True),
     _C.STORE_READ_ONLY: CodeEntry(_S.UNAVAILABLE, 503, 9, "store-read-only"),
     _C.STORE_CORRUPT: CodeEntry(_S.DATA_LOSS, 500, 10, "store-corrupt"),

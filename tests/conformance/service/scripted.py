@@ -8,18 +8,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clew.adapters import SystemEntropy
+from clew.adapters import SystemEntropy, to_ns
 from clew.engine import Engine
+from clew.link import LinkClient, LinkServer
 from clew.model.commands import Command
 from clew.model.events import Event, event_type
 from clew.model.payload import Payloads
 from clew.model.policies import RetryPolicy
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
-from clew.service.contract import WorkerSession
+from clew.service.contract import Service, WorkerSession
 from clew.service.errors import RPCError
 from clew.storage.sqlite import open_store
 from clew.testing import ManualClock
+from tests.link.memory import MemoryDial
 
 T = TypeVar("T")
 
@@ -34,8 +36,8 @@ def payloads(*values: Any) -> Payloads:
 class ScriptedWorker:
     """A `TaskSink` that keeps what it is offered until the test takes it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.workflow_tasks: asyncio.Queue[r.WorkflowTask] = asyncio.Queue()
         self.activity_tasks: asyncio.Queue[r.ActivityTask] = asyncio.Queue()
         self.cancels: asyncio.Queue[tuple[r.TaskToken, r.ActivityCancelReason]] = asyncio.Queue()
@@ -57,7 +59,7 @@ class ScriptedWorker:
         """Attach with ten credits of each kind, unless told otherwise."""
         credits = hello.pop("credits", 10)
         fields = {"namespace": "default", "task_queue": "q", "identity": "w", "instance_id": "w-1", **hello}
-        self.session = await self.engine.attach_worker(r.WorkerHello(**fields), self)
+        self.session = await self.service.attach_worker(r.WorkerHello(**fields), self)
         self.session.grant(workflow_tasks=credits, activity_tasks=credits)
         return self.session
 
@@ -72,7 +74,7 @@ class ScriptedWorker:
     async def complete(self, task: r.WorkflowTask, *commands: Command, sticky: bool = False, **more: Any) -> None:
         """Answer a workflow task with these commands, and be ready for another."""
         await soon(
-            self.engine.complete_workflow_task(
+            self.service.complete_workflow_task(
                 r.CompleteWorkflowTaskRequest(
                     token=task.token, commands=commands, identity="w", is_sticky=sticky, **more
                 )
@@ -82,7 +84,7 @@ class ScriptedWorker:
 
     async def complete_activity(self, task: r.ActivityTask, result: Any = None) -> None:
         """Answer an attempt with a result, and be ready for another."""
-        await soon(self.engine.complete_activity(r.CompleteActivityRequest(token=task.token, result=payloads(result))))
+        await soon(self.service.complete_activity(r.CompleteActivityRequest(token=task.token, result=payloads(result))))
         self.grant()
 
     def grant(self) -> None:
@@ -94,9 +96,11 @@ class ScriptedWorker:
 class Shop:
     """One store with an engine on it that the test can stop and start."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_linked: bool = False) -> None:
         self.path = path
         self.clock = ManualClock()
+        self._is_linked = is_linked
+        self._link: tuple[LinkServer, LinkClient] | None = None
 
     async def open(self) -> None:
         """Open the store and start an engine on it."""
@@ -104,9 +108,24 @@ class Shop:
         store = await open_store(self.path, clock=clock)
         self.engine = Engine(store, clock=clock, entropy=SystemEntropy())
         await self.engine.start()
+        self.service: Service = self.engine
+        if self._is_linked:
+            await self._open_link()
+
+    async def _open_link(self) -> None:
+        entropy = SystemEntropy()
+        server = LinkServer(self.engine, node="n", new_token=entropy.uuid7, now_ns=lambda: to_ns(self.clock.now()))
+        client = LinkClient(MemoryDial(server), chance=lambda: 0.0)
+        await soon(client.start())
+        self._link = server, client
+        self.service = client.service
 
     async def close(self) -> None:
-        """Stop the engine."""
+        """Stop the engine, and the link to it."""
+        if self._link is not None:
+            server, client = self._link
+            await soon(client.close())
+            server.close()
         await self.engine.stop()
 
     async def restart(self) -> None:
@@ -120,7 +139,7 @@ class Shop:
 
     async def worker(self, **hello: Any) -> ScriptedWorker:
         """An attached worker."""
-        worker = ScriptedWorker(self.engine)
+        worker = ScriptedWorker(self.service)
         await worker.attach(**hello)
         return worker
 
@@ -134,13 +153,13 @@ class Shop:
             "request_id": SystemEntropy().uuid7(),
             **fields,
         }
-        return await soon(self.engine.start_workflow(r.StartWorkflowRequest(**values)))
+        return await soon(self.service.start_workflow(r.StartWorkflowRequest(**values)))
 
     async def signal(self, name: str, *values: Any, workflow_id: str = "w1", **fields: Any) -> None:
         """Signal the run."""
         request_id = fields.pop("request_id", SystemEntropy().uuid7())
         await soon(
-            self.engine.signal_workflow(
+            self.service.signal_workflow(
                 r.SignalWorkflowRequest(
                     namespace="default",
                     workflow_id=workflow_id,
@@ -155,7 +174,7 @@ class Shop:
     async def history(self, workflow_id: str = "w1", run_id: str = "") -> list[Event]:
         """All events of the run."""
         response = await soon(
-            self.engine.get_history(
+            self.service.get_history(
                 r.GetHistoryRequest(namespace="default", workflow_id=workflow_id, run_id=run_id, events_max=100_000)
             )
         )
@@ -168,7 +187,7 @@ class Shop:
     async def describe(self, workflow_id: str = "w1") -> r.WorkflowDescription:
         """Everything about the run."""
         return await soon(
-            self.engine.describe_workflow(r.DescribeWorkflowRequest(namespace="default", workflow_id=workflow_id))
+            self.service.describe_workflow(r.DescribeWorkflowRequest(namespace="default", workflow_id=workflow_id))
         )
 
     async def until_started(self, workflow_id: str = "w1") -> r.WorkflowDescription:
@@ -193,6 +212,16 @@ class Shop:
             while not (engine._matcher._background.is_idle and engine._funnel._background.is_idle):
                 await asyncio.sleep(0)
             await engine._pipeline.wait_idle()
+            await self._settle_link()
+
+    async def _settle_link(self) -> None:
+        if self._link is None:
+            return
+        server, client = self._link
+        lanes = [client._lane, *(session.lane for session in server._sessions.values())]
+        while any(lane is not None and lane._waiting for lane in lanes):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def until_described(self, holds: Any, workflow_id: str = "w1") -> r.WorkflowDescription:
         """Describe the run again and again until the condition holds."""

@@ -18,7 +18,7 @@ from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, s
 async def record(worker: ScriptedWorker, task: r.WorkflowTask, *values: Any, after: int = 0) -> r.RecordMarkersResponse:
     """Record a marker a value, after the task's start unless another event is named."""
     response: r.RecordMarkersResponse = await soon(
-        worker.engine.record_markers(
+        worker.service.record_markers(
             r.RecordMarkersRequest(
                 token=task.token,
                 markers=tuple(RecordMarker(marker_name="step", details={"data": payloads(v)}) for v in values),
@@ -96,7 +96,7 @@ async def test_signals_updates_and_queries_ask_for_the_end_of_the_task(shop: Sho
     task = await worker.workflow_task()
     assert not (await record(worker, task, 3)).is_end_wanted
     question = asyncio.ensure_future(
-        shop.engine.query_workflow(r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="how_far"))
+        shop.service.query_workflow(r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="how_far"))
     )
     for _ in range(20):
         await asyncio.sleep(0)
@@ -152,7 +152,7 @@ async def test_a_closed_run_takes_no_more(shop: Shop) -> None:
     await shop.start()
     task = await worker.workflow_task()
     await record(worker, task, 1)
-    await soon(shop.engine.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
+    await soon(shop.service.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
     with pytest.raises(RPCError) as refused:
         await record(worker, task, 2, after=4)
     assert refused.value.code is RejectionCode.WORKFLOW_TASK_NOT_FOUND

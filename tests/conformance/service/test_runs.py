@@ -236,7 +236,7 @@ async def test_reading_waits_for_the_close(shop: Shop) -> None:
     worker = await shop.worker()
     await shop.start()
     waiting = asyncio.ensure_future(
-        shop.engine.get_history(
+        shop.service.get_history(
             r.GetHistoryRequest(namespace="default", workflow_id="w1", close_event_only=True, wait_new_event=True)
         )
     )
@@ -250,16 +250,16 @@ async def test_lists_and_counts(shop: Shop) -> None:
         await shop.start(f"w{number}")
     worker = await shop.worker()
     await worker.complete(await worker.workflow_task(), CompleteWorkflowExecution())
-    page = await soon(shop.engine.list_workflows(r.ListWorkflowsRequest(namespace="default", page_size=3)))
+    page = await soon(shop.service.list_workflows(r.ListWorkflowsRequest(namespace="default", page_size=3)))
     assert [e.workflow_id for e in page.executions] == ["w4", "w3", "w2"]
     rest = await soon(
-        shop.engine.list_workflows(
+        shop.service.list_workflows(
             r.ListWorkflowsRequest(namespace="default", page_size=3, page_token=page.next_page_token)
         )
     )
     assert [e.workflow_id for e in rest.executions] == ["w1", "w0"]
     running = await soon(
-        shop.engine.count_workflows(r.CountWorkflowsRequest(namespace="default", query="ExecutionStatus = 'Running'"))
+        shop.service.count_workflows(r.CountWorkflowsRequest(namespace="default", query="ExecutionStatus = 'Running'"))
     )
     assert running.count == 4
 
@@ -274,9 +274,9 @@ async def test_refusals_name_what_is_wrong(shop: Shop) -> None:
         await shop.start("x" * 1001)
     assert caught.value.code is RejectionCode.INVALID_ARGUMENT
     await shop.start()
-    await soon(shop.engine.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
+    await soon(shop.service.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
     with pytest.raises(RPCError) as caught:
-        await soon(shop.engine.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
+        await soon(shop.service.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
     assert caught.value.code is RejectionCode.WORKFLOW_ALREADY_COMPLETED
 
 

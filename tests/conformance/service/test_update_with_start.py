@@ -55,7 +55,7 @@ def call(
 
 
 def send(shop: Shop, request: r.UpdateWithStartRequest) -> asyncio.Future[r.UpdateWithStartResponse]:
-    return asyncio.ensure_future(soon(shop.engine.update_with_start(request)))
+    return asyncio.ensure_future(soon(shop.service.update_with_start(request)))
 
 
 async def answer(worker: ScriptedWorker, result: Any = "done", *commands: Any) -> r.WorkflowTask:

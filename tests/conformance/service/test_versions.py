@@ -66,19 +66,19 @@ async def set_current(shop: Shop, build_id: str, **fields: Any) -> d.DeploymentI
     request = d.SetCurrentVersionRequest(
         **{"namespace": "default", "deployment_name": "billing", "build_id": build_id, "identity": "op", **fields}
     )
-    return await soon(shop.engine.set_current_version(request))
+    return await soon(shop.service.set_current_version(request))
 
 
 async def set_ramp(shop: Shop, build_id: str | None, percentage: float = 0.0, **fields: Any) -> d.DeploymentInfo:
     request = d.SetRampingVersionRequest(
         namespace="default", deployment_name="billing", build_id=build_id, percentage=percentage, **fields
     )
-    return await soon(shop.engine.set_ramping_version(request))
+    return await soon(shop.service.set_ramping_version(request))
 
 
 async def statuses(shop: Shop) -> dict[str, Status]:
     described = await soon(
-        shop.engine.describe_deployment(d.DescribeDeploymentRequest(namespace="default", deployment_name="billing"))
+        shop.service.describe_deployment(d.DescribeDeploymentRequest(namespace="default", deployment_name="billing"))
     )
     return {one.build_id: one.status for one in described.versions}
 
@@ -87,7 +87,7 @@ async def move(shop: Shop, override: VersioningOverride | None, workflow_id: str
     request = r.UpdateWorkflowOptionsRequest(
         namespace="default", workflow_id=workflow_id, versioning_override=override, identity="op"
     )
-    answer = await soon(shop.engine.update_workflow_options(request))
+    answer = await soon(shop.service.update_workflow_options(request))
     assert answer.versioning_override == override
 
 
@@ -168,7 +168,7 @@ async def test_a_task_that_waits_for_the_session_with_the_run_cached_is_taken_fr
     await shop.start()
     task = await one.workflow_task()
     await soon(
-        shop.engine.complete_workflow_task(
+        shop.service.complete_workflow_task(
             r.CompleteWorkflowTaskRequest(
                 token=task.token,
                 commands=(wait(),),
@@ -236,7 +236,7 @@ async def test_activities_on_a_queue_that_the_version_does_not_serve_go_their_ow
     other = await versioned(shop, "9", deployment="mail", task_queue="mail")
     await set_current(shop, "1")
     await soon(
-        shop.engine.set_current_version(
+        shop.service.set_current_version(
             d.SetCurrentVersionRequest(namespace="default", deployment_name="mail", build_id="9")
         )
     )
@@ -289,7 +289,7 @@ async def test_a_version_is_draining_while_open_runs_are_pinned_to_it(shop: Shop
     await complete(one, await one.workflow_task(), c.CompleteWorkflowExecution())
     assert await statuses(shop) == {"1": Status.DRAINED, "2": Status.CURRENT}
     listed = await soon(
-        shop.engine.list_workflows(
+        shop.service.list_workflows(
             r.ListWorkflowsRequest(
                 namespace="default",
                 query="TemporalWorkerDeploymentVersion = 'billing.1' AND TemporalWorkflowVersioningBehavior = 'Pinned'",
@@ -333,7 +333,7 @@ async def test_what_waits_for_the_old_version_moves_with_its_run(shop: Shop, wha
     task = await one.workflow_task()
     one.session.stop_polling()  # type: ignore[union-attr]
     await soon(
-        shop.engine.complete_workflow_task(
+        shop.service.complete_workflow_task(
             r.CompleteWorkflowTaskRequest(
                 token=task.token,
                 commands=(activity(),) if what == "activity" else (),
@@ -375,11 +375,11 @@ async def test_queries_are_asked_of_the_version_that_has_the_run(shop: Shop) -> 
     await versioned(shop, "2")
     await set_current(shop, "2")
     request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="state")
-    asking = asyncio.ensure_future(shop.engine.query_workflow(request))
+    asking = asyncio.ensure_future(shop.service.query_workflow(request))
     task = await one.workflow_task()
     assert task.query is not None
     result = r.QueryResult(query_id=task.query.query_id, result=payloads("fine"))
-    await soon(shop.engine.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
+    await soon(shop.service.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
     assert (await soon(asking)).result == payloads("fine")
 
 
@@ -509,7 +509,7 @@ async def test_a_decision_on_an_old_state_is_refused(shop: Shop) -> None:
     await set_ramp(shop, "2", 10, conflict_token=info.conflict_token)
     error = await refusal(set_ramp(shop, "2", 20, conflict_token=info.conflict_token))
     assert error.code is RejectionCode.DEPLOYMENT_CHANGED
-    listed = await soon(shop.engine.list_deployments(d.ListDeploymentsRequest(namespace="default")))
+    listed = await soon(shop.service.list_deployments(d.ListDeploymentsRequest(namespace="default")))
     (found,) = listed.deployments
     assert (found.current_build_id, found.ramping_build_id, found.ramp_percentage) == ("1", "2", 10)
 
@@ -519,7 +519,7 @@ async def test_a_version_that_is_still_needed_is_not_forgotten(shop: Shop) -> No
         request = d.DeleteDeploymentVersionRequest(
             namespace="default", deployment_name="billing", build_id=build_id, **fields
         )
-        return soon(shop.engine.delete_deployment_version(request))
+        return soon(shop.service.delete_deployment_version(request))
 
     one = await versioned(shop, "1")
     await set_current(shop, "1")

@@ -351,6 +351,16 @@ class _WorkerEnd:
         if self._session is not None:
             self._session.stop_polling()
 
+    def suspend(self) -> None:
+        """As `WorkerSession.suspend`."""
+        if self._session is not None:
+            self._session.suspend()
+
+    def resume(self) -> None:
+        """As `WorkerSession.resume`."""
+        if self._session is not None:
+            self._session.resume()
+
     def detach(self) -> None:
         """As `WorkerSession.detach`."""
         self._is_detached = True

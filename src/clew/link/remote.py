@@ -1,0 +1,528 @@
+"""The contract as a client of a link has it: every call becomes a message, every answer comes back as one.
+
+Owns: calls that wait for their answers, workers that are attached through this link. Never: connects (`client` does).
+
+How it works: a call is answered by a `Reply`, like those of an engine in the same process, so that nobody can tell the
+difference. Calls and workers are remembered until they are over, so that they can be made again in another session
+(`connected`). A worker's session here lives as long as the worker says, through all the sessions that the nodes have
+for it: credits that were granted and not used are granted again, and attempts at activities that it still has are told
+to the next node, so that they stay with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final, final
+
+import msgspec
+
+from clew.link import frames as f
+from clew.link.calls import (
+    METHODS,
+    Method,
+    decode_activity_task,
+    decode_rejection,
+    decode_token,
+    decode_workflow_task,
+    encode_body,
+)
+from clew.link.codes import CutCode, LinkViolation
+from clew.link.lane import Lane
+from clew.model import inputs as i
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service import deployments as d
+from clew.service import requests as r
+from clew.service.contract import TaskSink
+from clew.service.errors import RPCError
+from clew.service.reply import Reply
+
+_log: Final = logging.getLogger("clew.link")
+
+ATTACH_AGAIN_SECONDS: Final = 1.0
+
+_ATTACH: Final = Method("attach_worker")
+
+
+@final
+class _Call:
+    """One call that waits for its answer."""
+
+    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "worker")
+
+    def __init__(self, call_id: int, method: Method, body: bytes, made_at: float, worker: int = 0) -> None:
+        self.call_id = call_id
+        self.method = method
+        self.body = body
+        self.made_at = made_at
+        self.reply: Reply[Any] = Reply()
+        self.is_sent = False
+        self.worker = worker
+
+
+@final
+class RemoteService:
+    """See the module docstring; implements ``service.contract.Service``.
+
+    Args:
+        patience_seconds: How long a call waits for a connection.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._patience_seconds = patience_seconds
+        self._lane: Lane | None = None
+        self._calls: dict[int, _Call] = {}
+        self._queued: deque[_Call] = deque()
+        self._plain_count = 0
+        self._reports_count = 0
+        self._calls_max = 0
+        self._quiet: asyncio.Future[None] | None = None
+        self._last_call_id = 0
+        self._workers: dict[int, RemoteWorker] = {}
+        self._last_worker = 0
+        self._refusal: RPCError | None = None
+        self._is_held_back = False
+        self._closed_by: RPCError | None = None
+
+    # --- the contract -----------------------------------------------------------------------------------------------
+
+    def start_workflow(self, request: r.StartWorkflowRequest) -> Reply[r.StartWorkflowResponse]:
+        """As in the contract; so are all below."""
+        return self._call("start_workflow", request)
+
+    def signal_workflow(self, request: r.SignalWorkflowRequest) -> Reply[None]:
+        return self._call("signal_workflow", request)
+
+    def signal_with_start(self, request: r.SignalWithStartRequest) -> Reply[r.StartWorkflowResponse]:
+        return self._call("signal_with_start", request)
+
+    def request_cancel_workflow(self, request: r.RequestCancelRequest) -> Reply[None]:
+        return self._call("request_cancel_workflow", request)
+
+    def terminate_workflow(self, request: r.TerminateWorkflowRequest) -> Reply[None]:
+        return self._call("terminate_workflow", request)
+
+    def update_workflow(self, request: r.UpdateWorkflowRequest) -> Reply[r.UpdateResponse]:
+        return self._call("update_workflow", request)
+
+    async def poll_update(self, request: r.PollUpdateRequest) -> r.UpdateResponse:
+        response: r.UpdateResponse = await self._wait("poll_update", request)
+        return response
+
+    def update_with_start(self, request: r.UpdateWithStartRequest) -> Reply[r.UpdateWithStartResponse]:
+        return self._call("update_with_start", request)
+
+    def update_workflow_options(
+        self, request: r.UpdateWorkflowOptionsRequest
+    ) -> Reply[r.UpdateWorkflowOptionsResponse]:
+        return self._call("update_workflow_options", request)
+
+    async def query_workflow(self, request: r.QueryWorkflowRequest) -> r.QueryWorkflowResponse:
+        response: r.QueryWorkflowResponse = await self._wait("query_workflow", request)
+        return response
+
+    def describe_workflow(self, request: r.DescribeWorkflowRequest) -> Reply[r.WorkflowDescription]:
+        return self._call("describe_workflow", request)
+
+    async def get_history(self, request: r.GetHistoryRequest) -> r.GetHistoryResponse:
+        response: r.GetHistoryResponse = await self._wait("get_history", request)
+        return response
+
+    def list_workflows(self, request: r.ListWorkflowsRequest) -> Reply[r.ListWorkflowsResponse]:
+        return self._call("list_workflows", request)
+
+    def count_workflows(self, request: r.CountWorkflowsRequest) -> Reply[r.CountWorkflowsResponse]:
+        return self._call("count_workflows", request)
+
+    def set_current_version(self, request: d.SetCurrentVersionRequest) -> Reply[d.DeploymentInfo]:
+        return self._call("set_current_version", request)
+
+    def set_ramping_version(self, request: d.SetRampingVersionRequest) -> Reply[d.DeploymentInfo]:
+        return self._call("set_ramping_version", request)
+
+    def describe_deployment(self, request: d.DescribeDeploymentRequest) -> Reply[d.DeploymentDescription]:
+        return self._call("describe_deployment", request)
+
+    def list_deployments(self, request: d.ListDeploymentsRequest) -> Reply[d.ListDeploymentsResponse]:
+        return self._call("list_deployments", request)
+
+    def delete_deployment_version(self, request: d.DeleteDeploymentVersionRequest) -> Reply[None]:
+        return self._call("delete_deployment_version", request)
+
+    def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Reply[None]:
+        return self._call("complete_workflow_task", request)
+
+    def fail_workflow_task(self, request: i.FailWorkflowTaskRequest) -> Reply[None]:
+        return self._call("fail_workflow_task", request)
+
+    def record_markers(self, request: i.RecordMarkersRequest) -> Reply[r.RecordMarkersResponse]:
+        return self._call("record_markers", request)
+
+    def answer_query(self, request: r.AnswerQueryRequest) -> Reply[None]:
+        return self._call("answer_query", request)
+
+    def complete_activity(self, request: i.CompleteActivityRequest) -> Reply[None]:
+        return self._end_attempt("complete_activity", request, request.token)
+
+    def fail_activity(self, request: i.FailActivityRequest) -> Reply[None]:
+        return self._end_attempt("fail_activity", request, request.token)
+
+    def cancel_activity(self, request: i.CancelActivityRequest) -> Reply[None]:
+        return self._end_attempt("cancel_activity", request, request.token)
+
+    def release_activity(self, request: i.ReleaseActivityRequest) -> Reply[None]:
+        return self._end_attempt("release_activity", request, request.token)
+
+    def detach_activity(self, token: i.TaskToken) -> Reply[None]:
+        return self._end_attempt("detach_activity", token, token)
+
+    def heartbeat_activity(self, request: i.HeartbeatActivityRequest) -> Reply[r.HeartbeatActivityResponse]:
+        return self._call("heartbeat_activity", request)
+
+    async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> RemoteWorker:
+        """Attach a worker; what is given back lives through all reconnects."""
+        self._last_worker += 1
+        worker = RemoteWorker(self, self._last_worker, hello, sink)
+        self._workers[worker.number] = worker
+        try:
+            worker.session_id = await self._attach(worker)
+        except BaseException:
+            self._workers.pop(worker.number, None)
+            raise
+        worker.is_attached = True
+        return worker
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    async def wait_reports_answered(self, seconds: float) -> None:
+        """Wait until no worker waits for the verdict on something it reported, at most so long."""
+        if self._reports_count:
+            self._quiet = self._loop.create_future()
+            await asyncio.wait([self._quiet], timeout=seconds)
+
+    def connected(self, lane: Lane, *, is_new: bool, calls_max: int) -> None:
+        """There is a connection; in a new session, everything that is not over is begun again."""
+        self._lane = lane
+        self._calls_max = calls_max
+        self._refusal = None
+        self._is_held_back = False
+        if is_new:
+            self._begin_again()
+        self._send_queued()
+
+    def hold_back(self) -> None:
+        """Send no more of what can wait for the next session."""
+        self._is_held_back = True
+        for worker in self._workers.values():
+            worker.stop_offers()
+
+    def refuse_waiting(self, error: RPCError, older_than: float | None) -> None:
+        """There is no connection: refuse what was called before an instant of the loop, or all, and what comes.
+
+        Args:
+            error: What they get.
+            older_than: The instant; None means all, and what is called from now on until there is a connection.
+        """
+        if older_than is None:
+            self._refusal = error
+        for call in [*self._calls.values(), *self._queued]:
+            if call.method is not _ATTACH_AGAIN and (older_than is None or call.made_at < older_than):
+                self._drop(call)
+                call.reply.set_exception(error)
+
+    def detach_all(self) -> None:
+        """The client closes: workers that are still attached are detached."""
+        for worker in list(self._workers.values()):
+            worker.detach()
+
+    def close(self, error: RPCError) -> None:
+        """Refuse everything from now on."""
+        self._closed_by = error
+        self._workers.clear()
+        for call in [*self._calls.values(), *self._queued]:
+            self._drop(call)
+            call.reply.set_exception(error)
+
+    def _begin_again(self) -> None:
+        under_way, self._calls = list(self._calls.values()), {}
+        self._plain_count = self._reports_count = 0
+        for worker in self._workers.values():
+            worker.begin_again()
+        again: list[_Call] = []
+        for call in under_way:
+            if call.method.is_repeatable:
+                again.append(call)
+            else:
+                call.reply.set_exception(RPCError(_unknown_outcome(call.method.name)))
+        for call in reversed(again):
+            call.is_sent = False
+            self._queued.appendleft(call)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _call(self, name: str, request: Any) -> Reply[Any]:
+        return self._make(METHODS[name], encode_body(request)).reply
+
+    async def _wait(self, name: str, request: Any) -> Any:
+        """Make a call that is taken back when nobody waits for it any more."""
+        call = self._make(METHODS[name], encode_body(request))
+        try:
+            return await call.reply
+        except asyncio.CancelledError:
+            if not call.reply.done():
+                self._drop(call)
+            raise
+
+    def _make(self, method: Method, body: bytes, worker: int = 0) -> _Call:
+        refusal = self._closed_by or self._refusal
+        if refusal is not None and method is not _ATTACH_AGAIN:
+            raise RPCError(refusal.rejection)
+        self._last_call_id += 1
+        call = _Call(self._last_call_id, method, body, self._loop.time(), worker)
+        if self._queued or self._lane is None or not self._may_send(call):
+            self._queued.append(call)
+            self._send_queued()
+        else:
+            self._send(self._lane, call)
+        return call
+
+    def _may_send(self, call: _Call) -> bool:
+        if self._lane is None:
+            return False
+        return call.method.is_report or (self._plain_count < self._calls_max and not self._is_held_back)
+
+    def _send_queued(self) -> None:
+        if self._lane is None or not self._queued:
+            return
+        kept: deque[_Call] = deque()
+        while self._queued:
+            call = self._queued.popleft()
+            if self._may_send(call):
+                self._send(self._lane, call)
+            else:
+                kept.append(call)
+        self._queued = kept
+
+    def _send(self, lane: Lane, call: _Call) -> None:
+        self._calls[call.call_id] = call
+        call.is_sent = True
+        if call.method.is_report:
+            self._reports_count += 1
+        else:
+            self._plain_count += 1
+        if call.worker:
+            lane.send(f.Attach(call.call_id, call.worker, call.body))
+        else:
+            lane.send(f.Call(call.call_id, call.method.name, 0, call.body))
+
+    def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
+        reply: Reply[Any] = self._call(name, request)
+        if isinstance(token, i.TaskToken):
+            key = _attempt_key(token)
+            for worker in self._workers.values():
+                if worker.held.pop(key, None) is not None:
+                    break
+        return reply
+
+    def _pop(self, call_id: int) -> _Call | None:
+        call = self._calls.pop(call_id, None)
+        if call is None:
+            return None
+        if call.method.is_report:
+            self._reports_count -= 1
+            if not self._reports_count and self._quiet is not None and not self._quiet.done():
+                self._quiet.set_result(None)
+        else:
+            self._plain_count -= 1
+        return call
+
+    def _drop(self, call: _Call) -> None:
+        if call.is_sent:
+            self._pop(call.call_id)
+            if self._lane is not None and self._lane.is_bound:
+                self._lane.send(f.Forget(call.call_id))
+        else:
+            self._queued.remove(call)
+
+    # --- what comes -------------------------------------------------------------------------------------------------
+
+    def received(self, message: Any) -> None:
+        """Take one message from the node."""
+        match message:
+            case f.Answer():
+                self._answered(message)
+            case f.Refusal():
+                self._refused(message)
+            case f.OfferWorkflowTask() | f.OfferActivityTask() | f.CancelActivity() | f.EvictWorkflow():
+                worker = self._workers.get(message.worker)
+                # One that has just been detached is still offered what was on its way.
+                if worker is not None:
+                    worker.received(message)
+            case _:
+                raise LinkViolation(CutCode.MALFORMED, f"a node may not send {type(message).__name__}")
+
+    def _answered(self, message: f.Answer) -> None:
+        call = self._pop(message.call_id)
+        if call is None:
+            return
+        if self._queued:
+            self._send_queued()
+        try:
+            value = (
+                msgspec.json.decode(message.body, type=str)
+                if call.worker
+                else call.method.decode_response(message.body)
+            )
+        except RPCError as error:
+            call.reply.set_exception(error)
+        except msgspec.DecodeError as error:
+            raise LinkViolation(CutCode.MALFORMED, f"an answer to attach_worker that is none ({error})") from error
+        else:
+            call.reply.set_result(value)
+
+    def _refused(self, message: f.Refusal) -> None:
+        call = self._pop(message.call_id)
+        if call is None:
+            return
+        if self._queued:
+            self._send_queued()
+        call.reply.set_exception(RPCError(decode_rejection(message.body)))
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def _attach(self, worker: RemoteWorker, *, is_again: bool = False) -> Reply[str]:
+        return self._make(_ATTACH_AGAIN if is_again else _ATTACH, encode_body(worker.hello_now()), worker.number).reply
+
+    def attach_again(self, worker: RemoteWorker) -> None:
+        """Attach a worker in a new session."""
+        self._attach(worker, is_again=True).listen(worker.attached_again)
+
+    def send(self, message: Any) -> None:
+        """Send something of a worker's."""
+        if self._lane is not None:
+            self._lane.send(message)
+
+    def forget_worker(self, worker: RemoteWorker) -> None:
+        """It is detached."""
+        self._workers.pop(worker.number, None)
+
+
+_ATTACH_AGAIN: Final = Method("attach_worker")
+
+
+@final
+class RemoteWorker:
+    """The session of one worker, through all its lives (implements ``service.contract.WorkerSession``)."""
+
+    def __init__(self, owner: RemoteService, number: int, hello: r.WorkerHello, sink: TaskSink) -> None:
+        self.number = number
+        self.session_id = ""
+        self.is_attached = False
+        self.held: dict[tuple[int, int, int], i.TaskToken] = {}
+        """Attempts at activities that it was offered and has not ended."""
+        self._owner = owner
+        self.hello = hello
+        self._sink = sink
+        self._open_workflow = 0
+        self._open_activity = 0
+        self._is_polling = True
+
+    def hello_now(self) -> r.WorkerHello:
+        """What it says when it attaches now."""
+        return self.hello
+
+    def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
+        """Allow the engine to offer this many more tasks of each kind."""
+        if not self._is_polling:
+            return
+        self._open_workflow += workflow_tasks
+        self._open_activity += activity_tasks
+        if self.is_attached:
+            self._owner.send(f.Grant(self.number, workflow_tasks, activity_tasks))
+
+    def stop_polling(self) -> None:
+        """Take back all credits."""
+        self._is_polling = False
+        self._open_workflow = self._open_activity = 0
+        self.stop_offers()
+
+    def stop_offers(self) -> None:
+        """Take no more from this node."""
+        if self.is_attached:
+            self._owner.send(f.StopPolling(self.number))
+
+    def suspend(self) -> None:
+        """Offer it nothing for now; only the node's end does this."""
+        raise NotImplementedError("a link's client is never told that its worker cannot be reached")
+
+    def resume(self) -> None:
+        """The end of `suspend`; only the node's end does this."""
+        raise NotImplementedError("a link's client is never told that its worker can be reached again")
+
+    def detach(self) -> None:
+        """End the session."""
+        self._owner.forget_worker(self)
+        if self.is_attached:
+            self.is_attached = False
+            self._owner.send(f.Detach(self.number))
+
+    def begin_again(self) -> None:
+        """The node's session is gone: attach to the next."""
+        if self.is_attached:
+            self.is_attached = False
+            asyncio.get_running_loop().call_soon(self._owner.attach_again, self)
+
+    def attached_again(self, reply: Reply[str]) -> None:
+        """The next node has answered."""
+        error = reply.exception()
+        if error is None:
+            self.session_id = reply.result()
+            self.is_attached = True
+            self._owner.send(f.Grant(self.number, max(self._open_workflow, 0), max(self._open_activity, 0)))
+            if not self._is_polling:
+                self.stop_offers()
+            return
+        _log.warning("link.attach_failed task_queue=%s error=%r", self.hello.task_queue, error)
+        asyncio.get_running_loop().call_later(ATTACH_AGAIN_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        if not self.is_attached and self._owner._workers.get(self.number) is self:
+            self._owner.attach_again(self)
+
+    def received(self, message: Any) -> None:
+        """Take what the engine has for it."""
+        try:
+            match message:
+                case f.OfferWorkflowTask():
+                    workflow_task = decode_workflow_task(message.body)
+                    self._open_workflow -= 1
+                    self._sink.offer_workflow_task(workflow_task)
+                case f.OfferActivityTask():
+                    activity_task = decode_activity_task(message.body)
+                    self._open_activity -= 1
+                    self.held[_attempt_key(activity_task.token)] = activity_task.token
+                    self._sink.offer_activity_task(activity_task)
+                case f.CancelActivity():
+                    self._sink.cancel_activity(decode_token(message.token), i.ActivityCancelReason(message.reason))
+                case _:
+                    self._sink.evict_workflow(message.namespace, message.run_id)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise LinkViolation(
+                CutCode.MALFORMED, f"{type(message).__name__} that this version cannot read ({error})"
+            ) from error
+
+
+def _attempt_key(token: i.TaskToken) -> tuple[int, int, int]:
+    return token.shard, token.run_key, token.lease_id
+
+
+def _unknown_outcome(method: str) -> Rejection:
+    return Rejection(
+        code=RejectionCode.UNAVAILABLE,
+        message=(
+            f"The link broke while {method} was under way, and its session could not be gone on with; whether the call "
+            "took effect is not known. Look, then repeat it if it did not."
+        ),
+    )

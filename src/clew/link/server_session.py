@@ -1,0 +1,452 @@
+"""One session, as the node has it: serves calls, and carries offers to the workers behind it.
+
+Owns: calls under way, attached workers with their credits. Never: greets, resumes or gives up (`server` does), or
+knows what a call means.
+
+How it works: an answer is sent when the service gives it, in whatever order. While much waits for a client that reads
+slowly, nothing more is taken from it: its messages wait unacknowledged, until its window is full and it stops sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+from clew.link import frames as f
+from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
+from clew.link.codes import CutCode, LinkViolation
+from clew.link.lane import Lane
+from clew.model.inputs import ActivityCancelReason, TaskToken
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service.contract import Service, WorkerSession
+from clew.service.errors import RPCError
+from clew.service.reply import Reply
+from clew.service.requests import ActivityTask, WorkflowTask
+
+if TYPE_CHECKING:
+    from clew.link.server import Connection, LinkServer
+
+_log: Final = logging.getLogger("clew.link")
+
+METHOD_NAME_CHARS_SHOWN: Final = 80
+
+
+@final
+class _Call:
+    __slots__ = ("answer", "deadline", "method")
+
+    def __init__(self, method: Method, deadline: asyncio.TimerHandle | None) -> None:
+        self.method = method
+        self.deadline = deadline
+        self.answer: asyncio.Future[Any] | None = None
+
+
+@final
+class ServerSession:
+    """See the module docstring.
+
+    Args:
+        server: Keeps it.
+        token: Its secret name.
+        service: What its calls go to.
+        principal: Who may go on with it.
+        now_ns: The engine's time.
+    """
+
+    def __init__(
+        self, server: LinkServer, token: str, service: Service, principal: str, now_ns: Callable[[], int]
+    ) -> None:
+        self.token = token
+        self.principal = principal
+        self.connection: Connection | None = None
+        self.is_ended = False
+        self._server = server
+        self._service = service
+        self._options = server.options
+        self._loop = asyncio.get_running_loop()
+        self.lane = Lane(
+            self._loop, f.FROM_CLIENT, self._options, self._options.message_bytes_max, self._received, now_ns=now_ns
+        )
+        self._calls: dict[int, _Call] = {}
+        self._reports_count = 0
+        self._workers: dict[int, _Worker] = {}
+        self._unbound_at = self._loop.time()
+        self._is_released = False
+        self._is_holding = False
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def bind(self, connection: Connection, peer_received: int) -> None:
+        """Go on over this connection.
+
+        Raises:
+            LinkViolation: What the client says it has cannot be.
+        """
+        former, self.connection = self.connection, connection
+        if former is not None and former is not connection:
+            self.lane.unbind()
+            former.supersede()
+        self.lane.bind(connection.wire, peer_received)
+        if self._is_released:
+            self._is_released = False
+            for worker in self._workers.values():
+                worker.resume()
+
+    def unbind(self) -> None:
+        """The connection is gone."""
+        self.connection = None
+        self._unbound_at = self._loop.time()
+        self.lane.unbind()
+        if self._options.release_seconds <= 0:
+            self.release()
+
+    def is_given_up(self, now: float) -> bool:
+        """Whether its client has stayed away for too long; releases its workflow tasks before that."""
+        if self.connection is not None:
+            return False
+        away = now - self._unbound_at
+        if away >= self._options.release_seconds:
+            self.release()
+        return away >= self._options.resume_seconds
+
+    def end(self, *, is_node_stopping: bool = False) -> None:
+        """Let go of everything: what its workers held is given to others.
+
+        Args:
+            is_node_stopping: The workers live on: what they hold is theirs until their next node has taken it over.
+        """
+        self.is_ended = True
+        self.lane.unbind()
+        for worker in list(self._workers.values()):
+            if is_node_stopping:
+                worker.suspend()
+            else:
+                worker.end()
+        self._workers.clear()
+        for call in list(self._calls.values()):
+            self._take_back(call)
+        self._calls.clear()
+
+    def send_go_away(self, reason: str) -> None:
+        """Ask the client to go elsewhere."""
+        self.lane.send(f.GoAway(reason))
+
+    def check_pace(self, now: float) -> None:
+        """Cut a client that does not take what is sent."""
+        lane = self.lane
+        if lane.queued_bytes and now - lane.progress_at > self._options.slow_seconds:
+            assert self.connection is not None, "only connected sessions are looked at"
+            self.connection.cut(
+                CutCode.SLOW_READER,
+                f"{lane.queued_bytes} bytes wait, and nothing was taken for {self._options.slow_seconds:g} s",
+            )
+
+    def release(self) -> None:
+        """Give its workflow tasks to others; it may come back."""
+        if not self._is_released:
+            self._is_released = True
+            for worker in self._workers.values():
+                worker.suspend()
+
+    # --- what comes -------------------------------------------------------------------------------------------------
+
+    def frame_received(self, data: bytes) -> None:
+        """Take one frame.
+
+        Raises:
+            LinkViolation: The client broke the rules.
+        """
+        self.lane.frame_received(data)
+        if self.lane.is_over:
+            self._server.end_session(self)
+        elif self._is_holding:
+            self._go_on()
+
+    def _received(self, message: Any) -> None:
+        match message:
+            case f.Call():
+                self._call(message)
+            case f.Grant():
+                self._worker(message.worker).grant(message.workflow_tasks, message.activity_tasks)
+            case f.Forget():
+                self._forget(message.call_id)
+            case f.Attach():
+                self._attach(message)
+            case f.StopPolling():
+                self._worker(message.worker).stop_polling()
+            case f.Detach():
+                self._worker(message.worker).end()
+                del self._workers[message.worker]
+            case _:
+                raise LinkViolation(CutCode.MALFORMED, f"a client may not send {type(message).__name__}")
+
+    def _worker(self, number: int) -> _Worker:
+        worker = self._workers.get(number)
+        if worker is None:
+            raise LinkViolation(CutCode.MALFORMED, f"worker {number} is not attached to this session")
+        return worker
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _call(self, message: f.Call) -> None:
+        self._check_call_id(message.call_id)
+        method = METHODS.get(message.method)
+        if method is None:
+            self._refuse(message.call_id, _unknown_method(message.method))
+            return
+        if method.is_report:
+            self._reports_count += 1
+        self._check_calls_count()
+        self._calls[message.call_id] = call = _Call(method, None)
+        try:
+            request = method.decode_request(message.body)
+            answer = getattr(self._service, method.name)(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
+            self._answered_error(message.call_id, error)
+            return
+        self._wait_for(message.call_id, call, answer, message.timeout_ms)
+
+    def _wait_for(self, call_id: int, call: _Call, answer: Awaitable[Any], timeout_ms: int) -> None:
+        if type(answer) is Reply:
+            answer.listen(partial(self._answered, call_id))
+            return
+        future = asyncio.ensure_future(answer)
+        if future.done():
+            self._answered(call_id, future)
+            return
+        call.answer = future
+        seconds = self._options.call_seconds
+        if timeout_ms > 0:
+            seconds = min(seconds, timeout_ms / 1_000)
+        call.deadline = self._loop.call_later(seconds, self._too_late, call_id, seconds)
+        future.add_done_callback(partial(self._answered, call_id))
+
+    def _answered(self, call_id: int, answer: asyncio.Future[Any] | Reply[Any]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        call = self._pop(call_id)
+        if call is None:
+            return
+        if answer.cancelled():
+            self._refuse(call_id, _stopped(call.method.name))
+        elif error is not None:
+            self._refuse(call_id, _rejection(error, call.method.name))
+        else:
+            self._send(f.Answer(call_id, encode_body(answer.result())))
+
+    def _answered_error(self, call_id: int, error: Exception) -> None:
+        call = self._pop(call_id)
+        assert call is not None, "the call has just been noted"
+        self._refuse(call_id, _rejection(error, call.method.name))
+
+    def _too_late(self, call_id: int, seconds: float) -> None:
+        call = self._pop(call_id)
+        if call is not None:
+            self._take_back(call)
+            self._refuse(call_id, _too_late(call.method.name, seconds))
+
+    def _forget(self, call_id: int) -> None:
+        call = self._pop(call_id)
+        if call is not None:
+            self._take_back(call)
+
+    def _pop(self, call_id: int) -> _Call | None:
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            if call.method.is_report:
+                self._reports_count -= 1
+            if call.deadline is not None:
+                call.deadline.cancel()
+        return call
+
+    def _take_back(self, call: _Call) -> None:
+        if call.deadline is not None:
+            call.deadline.cancel()
+        if call.answer is not None and call.method.is_abandonable and not call.answer.done():
+            call.answer.cancel()
+
+    def _check_call_id(self, call_id: int) -> None:
+        if call_id in self._calls:
+            raise LinkViolation(CutCode.MALFORMED, f"call {call_id} is under way already")
+
+    def _check_calls_count(self) -> None:
+        limit = self._options.calls_max
+        if self._reports_count > 2 * limit or len(self._calls) - self._reports_count >= limit:
+            raise LinkViolation(CutCode.FLOODED, f"more than {limit} calls at a time")
+
+    def _refuse(self, call_id: int, rejection: Rejection) -> None:
+        self._send(f.Refusal(call_id, encode_body(rejection)))
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def _attach(self, message: f.Attach) -> None:
+        self._check_call_id(message.call_id)
+        if message.worker in self._workers:
+            raise LinkViolation(CutCode.MALFORMED, f"worker {message.worker} is attached already")
+        if len(self._workers) >= self._options.attachments_max:
+            raise LinkViolation(CutCode.FLOODED, f"more than {self._options.attachments_max} workers on one link")
+        self._check_calls_count()
+        worker = self._workers[message.worker] = _Worker(self, message.worker)
+        call = self._calls[message.call_id] = _Call(_ATTACH, None)
+        self._wait_for(message.call_id, call, worker.attach(message.body), 0)
+
+    async def attach_worker(self, body: bytes, worker: _Worker) -> str:
+        """Attach a worker to the service, and give the id of its session there."""
+        try:
+            session = await self._service.attach_worker(decode_worker_hello(body), worker)
+        except BaseException:
+            self._workers.pop(worker.number, None)
+            raise
+        worker.session = session
+        if self.is_ended or self._workers.get(worker.number) is not worker:
+            session.detach()
+        elif self._is_released:
+            worker.suspend()
+        return session.session_id
+
+    # --- what goes --------------------------------------------------------------------------------------------------
+
+    def send_offer(self, message: Any) -> None:
+        """Send something that the engine has for a worker."""
+        self._send(message)
+
+    def _send(self, message: Any) -> None:
+        if self.is_ended:
+            return
+        self.lane.send(message)
+        queued = self.lane.queued_bytes
+        if queued > self._options.window_bytes and not self._is_holding:
+            self._is_holding = True
+            self.lane.hold()
+        if queued > self._options.queue_bytes_max:
+            self._loop.call_soon(self._cut_slow, queued)
+
+    def _cut_slow(self, queued: int) -> None:
+        if self.connection is not None:
+            self.connection.cut(CutCode.SLOW_READER, f"{queued} bytes wait to be read")
+        else:
+            self._server.end_session(self)
+
+    def _go_on(self) -> None:
+        if self.lane.queued_bytes <= self._options.window_bytes // 2:
+            self._is_holding = False
+            self.lane.release()
+
+
+@final
+class _Worker:
+    """One attached worker: the engine's sink, and the holder of its session there."""
+
+    __slots__ = ("_open_activity", "_open_workflow", "_owner", "number", "session")
+
+    def __init__(self, owner: ServerSession, number: int) -> None:
+        self._owner = owner
+        self.number = number
+        self.session: WorkerSession | None = None
+        self._open_workflow = 0
+        self._open_activity = 0
+
+    async def attach(self, body: bytes) -> str:
+        """Attach to the service."""
+        return await self._owner.attach_worker(body, self)
+
+    def grant(self, workflow_tasks: int, activity_tasks: int) -> None:
+        """Pass credits on.
+
+        Raises:
+            LinkViolation: More than a worker may have, or it is not attached yet.
+        """
+        if self.session is None:
+            raise LinkViolation(CutCode.MALFORMED, f"credits for worker {self.number} before it was attached")
+        limit = self._owner._options.credits_max
+        self._open_workflow += workflow_tasks
+        self._open_activity += activity_tasks
+        if min(workflow_tasks, activity_tasks) < 0 or max(self._open_workflow, self._open_activity) > limit:
+            raise LinkViolation(CutCode.FLOODED, f"credits of a worker have to be between 0 and {limit}")
+        self.session.grant(workflow_tasks=workflow_tasks, activity_tasks=activity_tasks)
+
+    def stop_polling(self) -> None:
+        """Take back all credits."""
+        if self.session is not None:
+            self._open_workflow = self._open_activity = 0
+            self.session.stop_polling()
+
+    def suspend(self) -> None:
+        """The worker cannot be reached."""
+        if self.session is not None:
+            self.session.suspend()
+
+    def resume(self) -> None:
+        """It can be reached again."""
+        if self.session is not None:
+            self.session.resume()
+
+    def end(self) -> None:
+        """It is gone."""
+        if self.session is not None:
+            self.session.detach()
+
+    # --- TaskSink ---------------------------------------------------------------------------------------------------
+
+    def offer_workflow_task(self, task: WorkflowTask) -> None:
+        """Hand over one workflow task."""
+        self._open_workflow -= 1
+        self._owner.send_offer(f.OfferWorkflowTask(self.number, encode_body(task)))
+
+    def offer_activity_task(self, task: ActivityTask) -> None:
+        """Hand over one attempt of an activity."""
+        self._open_activity -= 1
+        self._owner.send_offer(f.OfferActivityTask(self.number, encode_body(task)))
+
+    def cancel_activity(self, token: TaskToken, reason: ActivityCancelReason) -> None:
+        """Tell a running attempt to stop."""
+        self._owner.send_offer(f.CancelActivity(self.number, encode_body(token), reason.value))
+
+    def evict_workflow(self, namespace: str, run_id: str) -> None:
+        """The run need not be kept cached."""
+        self._owner.send_offer(f.EvictWorkflow(self.number, namespace, run_id))
+
+
+_ATTACH: Final = Method("attach_worker")
+
+
+def _rejection(error: BaseException, method: str) -> Rejection:
+    if isinstance(error, RPCError):
+        return error.rejection
+    _log.error("link.call_failed method=%s", method, exc_info=error)
+    return Rejection(
+        code=RejectionCode.INTERNAL,
+        message=(
+            f"The engine failed inside {method}: {type(error).__name__}. This is a bug in Clew, not in your call; "
+            "whether the call took effect is not known. Please report it with the node's log of logger 'clew.link'."
+        ),
+    )
+
+
+def _unknown_method(name: str) -> Rejection:
+    return Rejection(
+        code=RejectionCode.UNSUPPORTED,
+        message=(
+            f"This node has no call {name[:METHOD_NAME_CHARS_SHOWN]!r}. Expected: a call of its version of Clew; "
+            "update the node, or use a client of its version."
+        ),
+    )
+
+
+def _stopped(method: str) -> Rejection:
+    return Rejection(
+        code=RejectionCode.UNAVAILABLE,
+        message=f"The node stopped while {method} was under way. Repeat the call.",
+    )
+
+
+def _too_late(method: str, seconds: float) -> Rejection:
+    return Rejection(
+        code=RejectionCode.DEADLINE_EXCEEDED,
+        message=(
+            f"{method} was not answered within {seconds:g} s; whether it took effect is not known. Repeat it, or ask "
+            "describe what the run waits for."
+        ),
+    )
