@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar, final
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.errors import RPCError
 from clew.service.requests import GetHistoryRequest, PollUpdateRequest, QueryWorkflowRequest
+from clew.service_loop import LoopMoved, ServiceLoop
 
 T = TypeVar("T")
 
@@ -53,16 +54,16 @@ class ServiceThread:
     """A thread with the event loop on which one service lives."""
 
     def __init__(self, name: str) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._name = name
+        self._threads_count = 0
+        self.loop: ServiceLoop = ServiceLoop(self._start_thread)
         self._inbox: deque[Callable[[], None]] = deque()
         self._is_woken = False
         self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
         self._is_stopped = False
         self._process = _process
         self._pid = os.getpid()
-        # A daemon: a program that forgets to close its client must still be able to end (embedded drains at exit).
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._start_thread()
 
     @property
     def is_alive(self) -> bool:
@@ -113,8 +114,17 @@ class ServiceThread:
         if self._process is _process and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
+    def _start_thread(self) -> None:
+        """Let the loop run in a new thread: the first one, or one in place of that which user code blocks."""
+        self._threads_count += 1
+        name = self._name if self._threads_count == 1 else f"{self._name}-{self._threads_count}"
+        # A daemon: a program that forgets to close its client must still be able to end (embedded drains at exit).
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
     def _stop_loop(self) -> None:
         self._is_stopped = True
+        self.loop.stop_lending()
         self.loop.call_soon(self.loop.stop)
 
     def _drain(self) -> None:
@@ -135,11 +145,15 @@ class ServiceThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+        except LoopMoved:
+            pass
         finally:
-            self._is_stopped = True
-            self._end()
+            if self._thread is threading.current_thread():
+                self._is_stopped = True
+                self._end()
 
     def _end(self) -> None:
+        self.loop.stop_lending()
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()

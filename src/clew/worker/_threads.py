@@ -3,9 +3,12 @@
 Owns: `TurnThreads`: how turns get to a thread and back, and what happens to a thread that does not come back.
 Never: what a turn does; the service loop is only ever told.
 
-How it works: one thread takes turns from a queue, as long as all goes well: workflow code yields within microseconds,
-and a second thread would only contend for the interpreter. While there are turns a watch ticks on the service loop,
-and
+How it works: workflow code yields within microseconds, and each change of thread costs as much. So turns of a *kind*
+(a workflow type) that has shown itself to be quick are lent to the service loop, which runs them on its own thread and
+moves to another one if a turn does take long (``clew.service_loop``); the kind is then off the loop for a while.
+
+All others are run by threads of their own. One takes them from a queue, as long as all goes well; a second would only
+contend for the interpreter. While there are turns a watch ticks on the service loop, and
 
 * turns that wait while nothing has been finished for a whole tick get one more thread, so that one bad run delays the
   others by a moment; surplus threads end when the queue is empty;
@@ -14,7 +17,8 @@ and
   over.
 
 No tick counts for more than `TICK_SECONDS_MAX`, however long ago the last one was, so that a process that was
-suspended, or whose service loop had no turn itself, does not blame the workflow. A turn costs no clock reading at all.
+suspended, or whose service loop had no turn itself, does not blame the workflow. A turn that the service loop has left
+behind is under this watch like any other.
 """
 
 from __future__ import annotations
@@ -29,8 +33,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from time import perf_counter
 from types import FrameType
 from typing import Final, Protocol, final
+
+from clew.service_loop import ServiceLoop
 
 TICK_SECONDS: Final = 0.05
 """Short against the default time-out of 2 s, long against a switch between threads (5 ms)."""
@@ -41,12 +48,23 @@ TICK_SECONDS_MAX: Final = 0.25
 THREADS_MAX: Final = 128
 """Threads that wait for blocked turns to be given up; more would only eat memory."""
 
+QUICK_SECONDS: Final = 0.02
+"""A kind of turn of which one was done within this time is quick; most take a hundredth of it."""
+
+SLOW_KIND_SECONDS: Final = 60.0
+"""A kind that has made the service loop move is not lent to it for so long: at worst it is held up once a minute."""
+
 _log: Final = logging.getLogger("clew.worker")
 _numbers: Final = itertools.count(1)
 
 
 class Turn(Protocol):
     """One thing to do on a workflow thread. Compared by identity."""
+
+    @property
+    def kind(self) -> str | None:
+        """Turns of one kind take equally long; None is never quick."""
+        ...
 
     def run(self) -> None:
         """Do it, on a workflow thread. Keeps its own errors; what it raises is a bug."""
@@ -83,6 +101,7 @@ class TurnThreads:
     Args:
         loop: The service loop; all methods are called on it.
         finish: Takes each finished turn; called on the workflow thread.
+        finish_here: The same for a turn that was lent to the service loop; called there.
         give_up: Takes a turn that blocks, with the stack of its thread; called on the service loop.
         on_error: Told a bug: a turn raised; called on any thread.
         blocked_timeout: Seconds a turn may take; None means any time.
@@ -96,9 +115,17 @@ class TurnThreads:
         on_error: Callable[[BaseException], None],
         *,
         blocked_timeout: float | None,
+        finish_here: Callable[[Turn], None] | None = None,
     ) -> None:
         self._loop = loop
         self._finish = finish
+        self._finish_here = finish_here
+        # Without a time-out somebody is debugging: then the loop had better stay out of it.
+        can_lend = finish_here is not None and blocked_timeout is not None
+        self._lender = loop if can_lend and isinstance(loop, ServiceLoop) else None
+        self._lendable_from: dict[str | None, float] = {}
+        """For each kind that is known: the loop time from which on it may be lent; that of a quick one has passed."""
+        self._left_behind: dict[Turn, _Seat] = {}
         self._give_up = give_up
         self._on_error = on_error
         self._blocked_timeout = blocked_timeout
@@ -119,14 +146,34 @@ class TurnThreads:
 
     def submit(self, turn: Turn) -> None:
         """Let a thread run `turn` soon."""
+        lender = self._lender
+        if lender is not None:
+            lendable_from = self._lendable_from.get(turn.kind)
+            if (
+                lendable_from is not None
+                and (lendable_from == 0.0 or lendable_from <= lender.time())
+                and lender.lend(self, turn)
+            ):
+                return
+        self._put(turn)
+
+    def _put(self, turn: Turn) -> None:
         self._turns.put(turn)
+        if not self._is_watching:
+            if not self._seats:
+                self._add_thread()
+            self._begin_watching()
+
+    def _begin_watching(self) -> None:
         if not self._is_watching:
             self._is_watching = True
             self._seen_finished_count = self._finished_count
             self._looked_at = self._loop.time()
-            if not self._seats:
-                self._add_thread()
             self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def stop_lending(self) -> None:
+        """Run what comes from now on on threads of its own."""
+        self._lender = None
 
     async def close(self, timeout: float) -> list[str]:
         """Let the threads end after what is queued, and wait for that at most `timeout` seconds.
@@ -144,6 +191,49 @@ class TurnThreads:
         for seat in left:
             self._abandon(seat)
         return stacks
+
+    # --- turns on the service loop's own thread; see `clew.service_loop.TurnOwner` --------------------------
+
+    def run_lent(self, turn: Turn) -> None:
+        """Run a turn, on the service loop's thread."""
+        try:
+            turn.run()
+        except BaseException as error:  # noqa: BLE001 - a turn keeps its errors, so this is a bug
+            self._on_error(error)
+
+    def lent_done(self, turn: Turn) -> None:
+        """It is done in time."""
+        assert self._finish_here is not None, "nothing is lent unless it can be finished there"
+        try:
+            self._finish_here(turn)
+        except Exception as error:  # noqa: BLE001 - whatever it is must bring the worker down, not the engine
+            self._on_error(error)
+
+    def lent_moved(self, turn: Turn, thread: threading.Thread) -> None:
+        """It takes long: from now on it is one of those on threads of their own."""
+        seat = _Seat()
+        seat.thread, seat.turn = thread, turn
+        self._left_behind[turn] = seat
+        with self._lock:
+            self._seats.append(seat)
+        if turn.kind is not None:
+            self._lendable_from[turn.kind] = self._loop.time() + SLOW_KIND_SECONDS
+        self._loop.call_soon_threadsafe(self._begin_watching)
+
+    def lent_late(self, turn: Turn) -> None:
+        """It is done after all."""
+        seat = self._left_behind.pop(turn)
+        try:
+            self._end_turn(seat, turn)
+        except _Interrupt:
+            pass
+        finally:
+            self._leave_for_good(seat)
+
+    def lent_back(self, turn: Turn) -> None:
+        """The service loop is about to end."""
+        self._lender = None
+        self._put(turn)
 
     # --- the watch, on the service loop ---------------------------------------------------------------------
 
@@ -220,39 +310,52 @@ class TurnThreads:
             if not seat.is_abandoned:
                 self._on_error(error)
         finally:
-            with self._lock:
-                if seat in self._seats:
-                    self._seats.remove(seat)
-                is_last = self._is_closed and not self._seats
-            if is_last:
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._ended.set)
+            self._leave_for_good(seat)
+
+    def _leave_for_good(self, seat: _Seat) -> None:
+        with self._lock:
+            if seat in self._seats:
+                self._seats.remove(seat)
+            is_last = self._is_closed and not self._seats
+        if is_last:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ended.set)
 
     def _take_turns(self, seat: _Seat) -> None:
-        get, lock, finish = self._turns.get, seat.lock, self._finish
         while True:
-            turn = get()
+            turn = self._turns.get()
             if turn is None:
                 # Left in the queue for the next thread.
                 self._turns.put(None)
                 return
             seat.turn = turn
+            is_known = turn.kind is None or turn.kind in self._lendable_from
+            began_at = 0.0 if is_known else perf_counter()
+            is_over = False
             try:
                 turn.run()
+                if not is_known and perf_counter() - began_at < QUICK_SECONDS:
+                    self._lendable_from[turn.kind] = 0.0
             finally:
-                with lock:
-                    seat.turn = None
-                    is_abandoned = seat.is_abandoned
-                if is_abandoned:
-                    turn.discard()
-            if is_abandoned:
+                is_over = self._end_turn(seat, turn)
+            if is_over:
                 return
-            self._finished_count += 1
-            finish(turn)
             # Dropped here, or an idle thread would keep the last run alive.
             del turn
             if len(self._seats) > 1 and self._turns.empty() and self._leave(seat):
                 return
+
+    def _end_turn(self, seat: _Seat, turn: Turn) -> bool:
+        """Hand a turn back that is done; gives whether its thread was given up meanwhile."""
+        with seat.lock:
+            seat.turn = None
+            is_abandoned = seat.is_abandoned
+        if is_abandoned:
+            turn.discard()
+            return True
+        self._finished_count += 1
+        self._finish(turn)
+        return False
 
     def _leave(self, seat: _Seat) -> bool:
         with self._lock:

@@ -55,6 +55,9 @@ class Machines(Protocol):
     def sign(self, completion: CompleteWorkflowTaskRequest, *, is_sticky: bool) -> CompleteWorkflowTaskRequest: ...
 
 
+EVENTS_QUICK_MAX: Final = 100
+"""A task that brings no more events than this is applied as quickly as most; a long history is not."""
+
 RECORDED_BYTES_MAX: Final = 1024 * 1024
 """A call that records results takes no more from here on; one alone may be larger, and the engine takes 4 MiB."""
 
@@ -91,11 +94,12 @@ class CachedRun:
 
     __slots__ = (
         "extension", "finished", "is_dropped", "is_recording", "is_settling", "jobs", "key_generation", "locals",
-        "machine", "position", "renewed_at", "run_id", "task", "turn", "unrecorded",
+        "machine", "position", "renewed_at", "run_id", "task", "turn", "unrecorded", "workflow_type",
     )  # fmt: skip
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, workflow_type: str) -> None:
         self.run_id = run_id
+        self.workflow_type = workflow_type
         self.machine: Machine | None = None
         self.turn: RunTurn | None = None
         self.task: WorkflowTask | None = None
@@ -128,11 +132,12 @@ class CachedRun:
 class RunTurn:
     """One thing to do with the machine of a run, on a workflow thread."""
 
-    __slots__ = ("error", "machine", "of", "result")
+    __slots__ = ("error", "kind", "machine", "of", "result")
 
     def __init__(self, of: CachedRun) -> None:
         self.of = of
         self.machine: Machine | None = of.machine
+        self.kind: str | None = of.workflow_type
         self.result: ActivationResult | None = None
         self.error: BaseException | None = None
 
@@ -162,6 +167,8 @@ class Activation(RunTurn):
         super().__init__(of)
         self.task = task
         self.make = make
+        if len(task.events) > EVENTS_QUICK_MAX:
+            self.kind = None
 
     def _do(self) -> ActivationResult | None:
         if self.machine is None:
@@ -221,10 +228,11 @@ class Extension(RunTurn):
 class Eviction:
     """The end of a cached run."""
 
-    __slots__ = ("machine",)
+    __slots__ = ("kind", "machine")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, kind: str | None) -> None:
         self.machine = machine
+        self.kind = kind
 
     def run(self) -> None:
         """Evict it."""

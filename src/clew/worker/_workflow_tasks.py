@@ -112,6 +112,7 @@ class WorkflowTasks:
             self._give_up,
             on_error,
             blocked_timeout=None if blocked_timeout is None else blocked_timeout.total_seconds(),
+            finish_here=self._take_finished,
         )
         self._open_count = 0
         self._drained: asyncio.Future[None] | None = None
@@ -155,7 +156,7 @@ class WorkflowTasks:
             self._route_uncached(task)
 
     def _route_uncached(self, task: WorkflowTask) -> None:
-        run = CachedRun(task.token.run_id)
+        run = CachedRun(task.token.run_id, task.workflow_type)
         self._runs[run.run_id] = run
         if task.is_partial:
             # The run is there from now on, so that what comes while the history is fetched waits behind it.
@@ -482,7 +483,7 @@ class WorkflowTasks:
     def _evict_machine(self, run: CachedRun) -> None:
         machine, run.machine = run.machine, None
         if machine is not None:
-            self._threads.submit(Eviction(machine))
+            self._threads.submit(Eviction(machine, run.workflow_type))
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -495,6 +496,7 @@ class WorkflowTasks:
 
     async def close(self, timeout: float) -> None:
         """Evict every run and end the threads; bounded by `timeout` seconds."""
+        self._threads.stop_lending()
         for run in list(self._runs.values()):
             self._drop(run)
         for side_task in list(self._side_tasks):

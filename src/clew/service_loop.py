@@ -1,0 +1,384 @@
+"""The event loop that an embedded engine lives on: asyncio, made for being woken by other threads all the time.
+
+Owns: how that loop waits and is woken, its timers, and *lent turns*: user code that runs between two of its rounds.
+Never: knows what a turn does, or what else runs on it.
+
+How it works: it is asyncio's selector loop with a round of its own.
+
+* While no file descriptor is watched (an embedded engine has none), the loop sleeps on a lock rather than in the
+  selector. Waking it then costs one release of a lock: no bytes through a pipe, no system calls to read them, and the
+  thread that wakes it keeps the interpreter's lock. As soon as a descriptor is watched, it sleeps in the selector.
+* Timers are tuples in a heap, so that they compare without calls.
+* A *lent turn* (`lend`) is run by the loop's own thread, at the top of a round, where nothing else is under way. That
+  saves two changes of thread for each, which is more than most of them take. A turn that takes long must not hold up
+  the loop: a watch looks every `WATCH_SECONDS`, and a turn that it finds twice keeps the thread, while the *loop moves*
+  to a new one and goes on there. The thread that is left finishes its turn, reports that it is late, and ends.
+
+Whoever takes the turn out of `_seat` decides which of the two it is: its thread, when it is done, or the watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import sys
+import threading
+from asyncio import events as asyncio_events
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from time import monotonic
+from typing import Any, Final, Protocol, final
+
+WATCH_SECONDS: Final = 0.05
+"""A turn that is found by two looks in a row has taken longer than any that merely decides what comes next."""
+
+_IDLE_LOOKS: Final = 40
+"""The watch goes to sleep when it has seen no turn for so many looks."""
+
+_TURNS_A_ROUND: Final = 16
+"""After so many turns what else is ready has its go, such as the commits that they have asked for."""
+
+_SLEEP_SECONDS_MAX: Final = 3600.0
+
+_STALE_TIMERS_MIN: Final = 100
+"""Timers that were cancelled are thrown out when there are so many and more than half of all."""
+
+_AWAKE: Final = 0
+_ON_LOCK: Final = 1
+_IN_SELECTOR: Final = 2
+
+_log: Final = logging.getLogger("clew.service")
+
+
+class LoopMoved(BaseException):
+    """Ends `run_forever` on a thread that the loop has left; nothing of the loop may be touched there any more."""
+
+
+class TurnOwner(Protocol):
+    """Who lends turns to the loop."""
+
+    def run_lent(self, turn: Any) -> None:
+        """Run a turn. Keeps its own errors."""
+        ...
+
+    def lent_done(self, turn: Any) -> None:
+        """It is done; on the loop."""
+        ...
+
+    def lent_moved(self, turn: Any, thread: threading.Thread) -> None:
+        """The loop leaves `thread` to the turn; on the thread of the watch, before the loop goes on."""
+        ...
+
+    def lent_late(self, turn: Any) -> None:
+        """A turn that was left its thread is done; on that thread, which ends afterwards."""
+        ...
+
+    def lent_back(self, turn: Any) -> None:
+        """It will not be run, as the loop is about to end; on the loop."""
+        ...
+
+
+@final
+class _Entry(asyncio.Handle):
+    """A callback in the queue; asyncio's own, without what debugging asks for."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: ServiceLoop, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+@final
+class ServiceLoop(asyncio.SelectorEventLoop):
+    """See the module.
+
+    Args:
+        move: Starts a thread that calls `run_forever`, when the loop has to leave its own; None: nothing is lent.
+    """
+
+    # What the base class has, of which its published types say nothing.
+    _ready: deque[asyncio.Handle]
+    _closed: bool
+    _stopping: bool
+    _thread_id: int | None
+    _selector: Any
+    _check_closed: Callable[[], None]
+    _check_running: Callable[[], None]
+    _process_events: Callable[[Any], None]
+    _write_to_self: Callable[[], None]
+    _asyncgen_firstiter_hook: Callable[[Any], None]
+    _asyncgen_finalizer_hook: Callable[[Any], None]
+
+    def __init__(self, move: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._move = move
+        self._watched = self._selector.get_map()
+        """What the selector watches; one is the loop's own."""
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_numbers = itertools.count()
+        self._stale_timers_count = 0
+        self._sleep_state = _AWAKE
+        self._sleep_lock = threading.Lock()
+        self._sleep_lock.acquire()
+        self._turns: deque[tuple[TurnOwner, Any]] = deque()
+        self._seat: list[tuple[TurnOwner, Any]] = []
+        """The turn that is being run, if one is; taken out by its thread or by the watch."""
+        self._seat_thread: threading.Thread | None = None
+        self._turn_number = 0
+        self._is_watched = False
+        self._watch_wanted: threading.Event | None = None
+        self._ended = threading.Event()
+        self._move_lock = threading.Lock()
+
+    # --- lent turns -----------------------------------------------------------------------------------------
+
+    def lend(self, owner: TurnOwner, turn: Any) -> bool:
+        """Let the loop's thread run a turn soon; on the loop. Gives whether it will."""
+        if self._move is None or self._closed:
+            return False
+        self._turns.append((owner, turn))
+        if not self._is_watched:
+            self._begin_watching()
+        return True
+
+    def stop_lending(self) -> None:
+        """Run no more turns, and give those back that wait; on the loop."""
+        self._move = None
+        self._ended.set()
+        turns, self._turns = self._turns, deque()
+        for owner, turn in turns:
+            owner.lent_back(turn)
+        if self._watch_wanted is not None:
+            self._watch_wanted.set()
+
+    def _run_turns(self) -> None:
+        turns, seat = self._turns, self._seat
+        for _ in range(min(len(turns), _TURNS_A_ROUND)):
+            owner, turn = entry = turns.popleft()
+            self._turn_number += 1
+            seat.append(entry)
+            try:
+                owner.run_lent(turn)
+            finally:
+                try:
+                    seat.pop()
+                except IndexError:
+                    self._be_late(owner, turn)
+            owner.lent_done(turn)
+
+    def _be_late(self, owner: TurnOwner, turn: Any) -> None:
+        with self._move_lock:
+            pass  # Whoever held it, the watch, has told the owner by now.
+        try:
+            owner.lent_late(turn)
+        finally:
+            raise LoopMoved
+
+    def _begin_watching(self) -> None:
+        self._is_watched = True
+        if self._watch_wanted is None:
+            self._watch_wanted = threading.Event()
+            threading.Thread(target=self._watch, args=(self._watch_wanted,), name="clew-watch", daemon=True).start()
+        self._watch_wanted.set()
+
+    def _watch(self, wanted: threading.Event) -> None:
+        while True:
+            wanted.wait()
+            wanted.clear()
+            if self._move is None:
+                return
+            try:
+                self._look_until_idle()
+            except Exception:  # noqa: BLE001 - logged
+                # Whoever lends next starts anew; a loop that is never rescued would be worse than a look too many.
+                self._is_watched = False
+                _log.exception("service.watch_failed")
+
+    def _look_until_idle(self) -> None:
+        seen_number, seen_number_idle, idle_count = -1, self._turn_number, 0
+        while self._move is not None:
+            self._ended.wait(WATCH_SECONDS)
+            number = self._turn_number
+            if self._seat and number == seen_number:
+                self._rescue()
+            seen_number = number if self._seat else -1
+            idle_count = idle_count + 1 if number == seen_number_idle and not self._seat else 0
+            seen_number_idle = number
+            if idle_count >= _IDLE_LOOKS:
+                self._is_watched = False
+                if not self._turns and not self._seat:
+                    return
+                self._is_watched, idle_count = True, 0
+
+    def _rescue(self) -> None:
+        """The turn at hand takes too long: it keeps its thread, and the loop gets another."""
+        with self._move_lock:
+            move, thread = self._move, self._seat_thread
+            if move is None or thread is None:
+                return
+            try:
+                owner, turn = self._seat.pop()
+            except IndexError:
+                return
+            owner.lent_moved(turn, thread)
+            self._thread_id = None
+            move()
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    def run_forever(self) -> None:
+        """Run until `stop`.
+
+        Raises:
+            LoopMoved: The loop has left this thread and goes on in another.
+        """
+        self._check_closed()
+        self._check_running()
+        hooks = sys.get_asyncgen_hooks()
+        thread_id = self._thread_id = threading.get_ident()
+        self._seat_thread = threading.current_thread()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
+        asyncio_events._set_running_loop(self)
+        try:
+            while True:
+                self._run_once()
+                if self._stopping:
+                    break
+        finally:
+            asyncio_events._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+            if self._thread_id == thread_id:  # else the loop runs in another thread by now
+                self._stopping = False
+                self._thread_id = None
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        if self._timers or not ready:
+            self._wait()
+        elif len(self._watched) > 1:
+            self._process_events(self._selector.select(0))
+        for _ in range(len(ready)):
+            entry = ready.popleft()
+            if entry._cancelled:
+                continue
+            try:
+                entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
+                self._tell(entry, error)
+        if self._turns:
+            self._run_turns()
+
+    def _tell(self, entry: asyncio.Handle, error: BaseException) -> None:
+        self.call_exception_handler(
+            {"message": f"Exception in callback {entry!r}", "exception": error, "handle": entry}
+        )
+
+    def _wait(self) -> None:
+        """Queue the timers that are due; with nothing to do, sleep until there is."""
+        timers, ready = self._timers, self._ready
+        timeout = _SLEEP_SECONDS_MAX
+        while timers:
+            when, _, timer = timers[0]
+            if timer._cancelled:
+                self._stale_timers_count -= 1
+            elif when <= (now := monotonic()):
+                timer._scheduled = False  # type: ignore[attr-defined]
+                ready.append(timer)
+            else:
+                timeout = when - now
+                break
+            heapq.heappop(timers)
+        watches = len(self._watched) > 1
+        if ready or self._turns or self._stopping:
+            if watches:
+                self._process_events(self._selector.select(0))
+            return
+        self._sleep_state = _IN_SELECTOR if watches else _ON_LOCK
+        # Looked at once more: what came before the state was set has woken nobody.
+        if ready:
+            pass
+        elif watches:
+            self._process_events(self._selector.select(min(timeout, _SLEEP_SECONDS_MAX)))
+        else:
+            self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
+        self._sleep_state = _AWAKE
+
+    # --- what is asked of a loop ----------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The loop's clock."""
+        return monotonic()
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback in the next round; on the loop."""
+        if self._closed:
+            self._check_closed()
+        entry = _Entry(callback, args, self, context)
+        self._ready.append(entry)
+        return entry
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback in the next round; from any thread."""
+        if self._closed:
+            self._check_closed()
+        entry = _Entry(callback, args, self, context)
+        self._ready.append(entry)
+        state = self._sleep_state
+        if state == _ON_LOCK:
+            self._sleep_state = _AWAKE
+            try:
+                self._sleep_lock.release()
+            except RuntimeError:
+                """Somebody else woke it at the same moment."""
+        elif state == _IN_SELECTOR:
+            self._write_to_self()
+        return entry
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time of the loop's clock; on the loop."""
+        if self._closed:
+            self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback after so many seconds; on the loop."""
+        return self.call_at(monotonic() + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._scheduled:  # type: ignore[attr-defined]
+            return
+        self._stale_timers_count += 1
+        if self._stale_timers_count > max(_STALE_TIMERS_MIN, len(self._timers) // 2):
+            # The one that is being cancelled does not say so yet; it is found at its time.
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapq.heapify(self._timers)
+            self._stale_timers_count = 1
+
+    def close(self) -> None:
+        """Close the loop; it must not run."""
+        super().close()
+        self._timers.clear()
