@@ -29,7 +29,7 @@ class Bad:
                     pass
             elif kind == "lock":
                 _held.acquire()  # the line that takes the lock
-            else:
+            elif kind != "quick":
                 deadline = time.monotonic() + 3
                 while time.monotonic() < deadline:
                     sum(range(1000))  # the line that computes
@@ -119,3 +119,27 @@ async def test_a_run_that_blocks_once_is_healed_by_better_code() -> None:
 
         async with worker(client, [Better]):
             assert await settled(handle, 20) == "better sleep"
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+async def test_a_type_that_was_always_quick_holds_up_neither_engine_nor_worker(kind: str) -> None:
+    async with engine() as client, worker(client, [Bad, Good]) as running:
+        for n in range(5):
+            quick = await client.start_workflow(Bad.run, "quick", id=f"quick-{n}", task_queue=QUEUE)
+            assert await settled(quick) == "quick"
+            good = await client.start_workflow(Good.run, id=f"before-{n}", task_queue=QUEUE)
+            assert await settled(good) == "good"
+        bad = await start_bad(client, kind, 0)
+        began = time.monotonic()
+        others = [await client.start_workflow(Good.run, id=f"g{n}", task_queue=QUEUE) for n in range(5)]
+        same = [await client.start_workflow(Bad.run, "quick", id=f"same-{n}", task_queue=QUEUE) for n in range(5)]
+        assert [await settled(handle) for handle in others] == ["good"] * 5
+        assert [await settled(handle) for handle in same] == ["quick"] * 5
+        assert time.monotonic() - began < 8, "the healthy runs waited for the bad one"
+        text = await eventually(lambda: failure_of(bad), "the failure", 20)
+        assert "did not yield for 2 s" in text
+        assert "test_c090" in text
+        await bad.terminate("enough")
+        began = time.monotonic()
+        await running.shutdown()
+        assert time.monotonic() - began < 5

@@ -37,7 +37,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Final, Protocol, final
 
-from clew.service_loop import ServiceLoop
+from clew.service_loop import WATCH_SECONDS, ServiceLoop
 
 TICK_SECONDS: Final = 0.05
 """Short against the default time-out of 2 s, long against a switch between threads (5 ms)."""
@@ -213,6 +213,7 @@ class TurnThreads:
         """It takes long: from now on it is one of those on threads of their own."""
         seat = _Seat()
         seat.thread, seat.turn = thread, turn
+        seat.seen_turn, seat.seen_seconds = turn, WATCH_SECONDS
         self._left_behind[turn] = seat
         with self._lock:
             self._seats.append(seat)

@@ -1,0 +1,264 @@
+"""The loop that an embedded engine lives on: waking, timers, and turns that are lent to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clew.bridge import ServiceThread
+from clew.service_loop import ServiceLoop
+
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def thread() -> Iterator[ServiceThread]:
+    thread = ServiceThread("test-loop")
+    yield thread
+    thread.stop()
+    thread.join(DEADLINE)
+    assert thread.loop.is_closed()
+
+
+def on_loop(thread: ServiceThread, work: Any) -> Any:
+    """Call a function on the loop and give its result."""
+    done = threading.Event()
+    results: list[Any] = []
+
+    def call() -> None:
+        try:
+            results.append(work())
+        finally:
+            done.set()
+
+    thread.post(call)
+    assert done.wait(DEADLINE), "the loop does not answer"
+    return results[0]
+
+
+class Owner:
+    """Lends turns, and notes what becomes of them."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Any, str]] = []
+        self.changed = threading.Condition()
+
+    def note(self, what: str, turn: Any) -> None:
+        with self.changed:
+            self.notes.append((what, turn, threading.current_thread().name))
+            self.changed.notify_all()
+
+    def wait(self, what: str, count: int = 1) -> list[tuple[str, Any, str]]:
+        """The notes of one kind, once there are so many."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.of(what)) >= count, DEADLINE), self.notes
+            return self.of(what)
+
+    def of(self, what: str) -> list[tuple[str, Any, str]]:
+        return [note for note in self.notes if note[0] == what]
+
+    def run_lent(self, turn: Any) -> None:
+        self.note("run", turn)
+        if callable(turn):
+            turn()
+
+    def lent_done(self, turn: Any) -> None:
+        self.note("done", turn)
+
+    def lent_moved(self, turn: Any, thread: threading.Thread) -> None:
+        self.note(f"moved from {thread.name}", turn)
+
+    def lent_late(self, turn: Any) -> None:
+        self.note("late", turn)
+
+    def lent_back(self, turn: Any) -> None:
+        self.note("back", turn)
+
+
+# --- waking -------------------------------------------------------------------------------------------------
+
+
+def test_every_call_from_every_thread_is_run_in_the_order_of_its_thread(thread: ServiceThread) -> None:
+    seen: list[tuple[int, int]] = []
+    count, producers = 2_000, 4
+
+    def produce(producer: int) -> None:
+        for number in range(count):
+            thread.loop.call_soon_threadsafe(seen.append, (producer, number))
+            if number % 97 == 0:
+                time.sleep(0)
+
+    threads = [threading.Thread(target=produce, args=(n,)) for n in range(producers)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(DEADLINE)
+    on_loop(thread, lambda: None)
+    for producer in range(producers):
+        assert [number for who, number in seen if who == producer] == list(range(count))
+
+
+def test_a_sleeping_loop_is_woken_again_and_again(thread: ServiceThread) -> None:
+    for number in range(500):
+        assert on_loop(thread, lambda number=number: number) == number
+
+
+def test_timers_go_off_in_order_and_never_early(thread: ServiceThread) -> None:
+    loop, gone_off, done = thread.loop, [], threading.Event()
+
+    def begin() -> None:
+        start = loop.time()
+        for delay in (0.03, 0.01, 0.02, 0.0):
+            loop.call_later(delay, lambda delay=delay: gone_off.append((delay, loop.time() - start)))
+        loop.call_later(0.005, gone_off.append, "cancelled").cancel()
+        loop.call_later(0.04, done.set)
+
+    on_loop(thread, begin)
+    assert done.wait(DEADLINE)
+    assert [delay for delay, _ in gone_off] == [0.0, 0.01, 0.02, 0.03]
+    assert all(passed >= delay for delay, passed in gone_off)
+
+
+def test_cancelled_timers_are_thrown_out(thread: ServiceThread) -> None:
+    loop = thread.loop
+
+    def many() -> int:
+        for _ in range(5_000):
+            loop.call_later(3_600, print).cancel()
+        return len(loop._timers)
+
+    assert on_loop(thread, many) < 500
+
+
+def test_watched_descriptors_are_served_beside_calls_from_threads(thread: ServiceThread) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    got: list[bytes] = []
+    readable = threading.Event()
+
+    def read() -> None:
+        got.append(ours.recv(100))
+        readable.set()
+
+    on_loop(thread, lambda: thread.loop.add_reader(ours.fileno(), read))
+    for number in range(50):
+        readable.clear()
+        theirs.send(b"x")
+        assert readable.wait(DEADLINE)
+        assert on_loop(thread, lambda number=number: number) == number
+    assert on_loop(thread, lambda: thread.loop.remove_reader(ours.fileno()))
+    assert on_loop(thread, lambda: "still woken") == "still woken"
+    assert b"".join(got) == b"x" * 50
+    ours.close()
+    theirs.close()
+
+
+def test_a_callback_that_raises_is_told_and_the_loop_goes_on(
+    thread: ServiceThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread.loop.call_soon_threadsafe(lambda: 1 / 0)
+    assert on_loop(thread, lambda: 1) == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_asyncio_works_on_it_in_any_thread() -> None:
+    async def main() -> list[int]:
+        async def one(number: int) -> int:
+            await asyncio.sleep(0.001 * (number % 3))
+            return await asyncio.to_thread(lambda: number)
+
+        async with asyncio.timeout(DEADLINE):
+            return list(await asyncio.gather(*(one(n) for n in range(20))))
+
+    loop = ServiceLoop()
+    try:
+        assert loop.run_until_complete(main()) == list(range(20))
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+    with pytest.raises(RuntimeError):
+        loop.call_soon_threadsafe(print)
+
+
+# --- lent turns ---------------------------------------------------------------------------------------------
+
+
+def test_a_lent_turn_runs_on_the_loops_thread_with_nothing_around_it(thread: ServiceThread) -> None:
+    owner = Owner()
+    assert on_loop(thread, lambda: thread.loop.lend(owner, "turn"))
+    owner.wait("done")
+    assert owner.notes == [("run", "turn", "test-loop"), ("done", "turn", "test-loop")]
+
+
+def test_the_loop_moves_away_from_a_turn_that_blocks(thread: ServiceThread) -> None:
+    owner, release = Owner(), threading.Event()
+
+    def blocks() -> None:
+        release.wait(DEADLINE)
+
+    try:
+        on_loop(thread, lambda: thread.loop.lend(owner, blocks))
+        owner.wait("moved from test-loop")
+        # The turn still holds its thread; the loop answers, and takes turns, in another.
+        assert on_loop(thread, lambda: threading.current_thread().name) == "test-loop-2"
+        on_loop(thread, lambda: thread.loop.lend(owner, "next"))
+        assert owner.wait("done") == [("done", "next", "test-loop-2")]
+        assert not owner.of("late")
+    finally:
+        release.set()
+    assert owner.wait("late") == [("late", blocks, "test-loop")]
+    assert on_loop(thread, lambda: asyncio.get_running_loop()) is thread.loop
+
+
+def test_one_turn_after_another_may_block_and_tasks_of_the_loop_go_on(thread: ServiceThread) -> None:
+    owner, release, ticks = Owner(), threading.Event(), Owner()
+
+    async def tick() -> None:
+        while not release.is_set():
+            ticks.note(threading.current_thread().name, None)
+            await asyncio.sleep(0.001)
+
+    task = asyncio.run_coroutine_threadsafe(tick(), thread.loop)
+    try:
+        for name in ("test-loop", "test-loop-2", "test-loop-3"):
+            ticks.wait(name)
+            on_loop(thread, lambda: thread.loop.lend(owner, lambda: release.wait(DEADLINE)))
+            owner.wait(f"moved from {name}")
+        ticks.wait("test-loop-4")
+    finally:
+        release.set()
+    task.result(DEADLINE)
+    owner.wait("late", 3)
+
+
+def test_turns_that_wait_at_the_end_are_given_back() -> None:
+    thread = ServiceThread("test-ending")
+    owner = Owner()
+
+    def lend_and_stop() -> None:
+        thread.loop.lend(owner, "never")
+        thread.loop.stop_lending()
+
+    on_loop(thread, lend_and_stop)
+    thread.stop()
+    thread.join(DEADLINE)
+    assert [what for what, _, _ in owner.notes] == ["back"]
+    assert not thread.loop.lend(owner, "too late")
+
+
+def test_a_loop_can_end_while_a_turn_still_holds_its_former_thread() -> None:
+    thread = ServiceThread("test-left")
+    owner, release = Owner(), threading.Event()
+    on_loop(thread, lambda: thread.loop.lend(owner, lambda: release.wait(DEADLINE)))
+    owner.wait("moved from test-left")
+    thread.stop()
+    thread.join(DEADLINE)
+    assert thread.loop.is_closed()
+    release.set()
+    owner.wait("late")
