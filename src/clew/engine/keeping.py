@@ -17,7 +17,7 @@ from typing import Final
 
 from clew.core.decisions import outstanding_tasks
 from clew.core.transition import Transition, WorkflowTaskReady
-from clew.engine.funnel import Funnel, submission_of
+from clew.engine.funnel import Funnel, OpSubmission
 from clew.engine.namespaces import Namespaces
 from clew.engine.offers import OfferDesk
 from clew.engine.runs import RunCache
@@ -73,10 +73,10 @@ class Keeping:
         while rows := await self._store.find_busy_runs(None, after, PAGE_ROWS):
             after = rows[-1].run_key
             for row in rows:
-                entry = self._cache.adopt(row)
-                ready = outstanding_tasks(entry.state) if entry.unsettled_count == 0 else []
+                entry = await self._cache.load(row.shard, row.run_key)
+                ready = outstanding_tasks(entry.state) if entry is not None and entry.unsettled_count == 0 else []
                 waiting = [task for task in ready if not self._is_sticky(task)]
-                if not waiting:
+                if entry is None or not waiting:
                     continue
                 queued = await self._store.find_queued_events(entry.shard, entry.run_key)
                 lost = [task for task in waiting if task.scheduled_event_id not in queued]
@@ -85,7 +85,7 @@ class Keeping:
                     lost = [task for task in lost if task.scheduled_event_id in still]
                     logger.warning("keeping.task_requeued run_id=%s count=%d", entry.state.run_id, len(lost))
                     found += len(lost)
-                    submission = submission_of(entry, Transition(effects=list(lost)), self._funnel.settle)
+                    submission = OpSubmission(entry, Transition(effects=list(lost)), self._funnel.settle, None)
                     self._funnel.hand_over(submission, self._clock.now())
                     self._funnel.submit_prepared(submission)
         return found

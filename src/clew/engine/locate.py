@@ -38,10 +38,10 @@ class Locator:
         entry = self.at_hand(namespace, workflow_id, run_id)
         if entry is not None:
             return entry
-        row = await self._store.find_run(namespace, workflow_id, run_id)
-        if row is None or row.workflow_id != workflow_id:
+        entry = await self._cache.fetch(lambda: self._store.find_run(namespace, workflow_id, run_id))
+        if entry is None or entry.state.workflow_id != workflow_id:
             raise not_found(namespace, workflow_id, run_id)
-        return self._cache.adopt(row)
+        return entry
 
     async def by_key(self, shard: int, run_key: int, *, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
         """The run that a token names.

@@ -23,9 +23,9 @@ from clew.core.decisions import decide_sessions_lost
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.funnel import Funnel, Operation
-from clew.engine.runs import RunCache
+from clew.engine.runs import RunCache, RunEntry
 from clew.model.limits import Limits
-from clew.ports.store import Store, StoreCorrupt
+from clew.ports.store import RunRow, Store, StoreCorrupt
 
 logger = logging.getLogger("clew.engine")
 
@@ -62,23 +62,29 @@ async def recover(
     recovered = 0
     after = 0
     while True:
-        rows = await store.find_busy_runs(None, after, PAGE_ROWS)
+        with cache.reading() as left:
+            rows = await store.find_busy_runs(None, after, PAGE_ROWS)
+            entries = [entry for row in rows if (entry := _adopt(cache, row, left)) is not None]
         if not rows:
             return recovered
         after = rows[-1].run_key
         answers: list[asyncio.Future[Any]] = []
-        for row in rows:
-            try:
-                entry = cache.adopt(row)
-            except StoreCorrupt as error:
-                logger.error("recovery.run_unreadable run_id=%s error=%s", row.run_id, error)
-                continue
+        for entry in entries:
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             answers.append(answer)
             limits = limits_of(entry.state.namespace)
             funnel.apply(entry, Operation(partial(release_lost, lost, limits), answer))
         await asyncio.gather(*answers)
         recovered += len(rows)
+
+
+def _adopt(cache: RunCache, row: RunRow, left: set[int]) -> RunEntry | None:
+    """The run's entry; None when it cannot be read, or is being worked on by this very engine."""
+    try:
+        return cache.adopt(row, left)
+    except StoreCorrupt as error:
+        logger.error("recovery.run_unreadable run_id=%s error=%s", row.run_id, error)
+        return None
 
 
 def release_lost(lost: Lost, limits: Limits, state: ExecutionState, now: datetime) -> Transition | None:

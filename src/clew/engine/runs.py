@@ -11,10 +11,11 @@ the run again. Entries that nobody needs are dropped, least recently used first:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clew.core.codec import decode_state
 from clew.core.state import ExecutionState
@@ -32,9 +33,6 @@ from clew.model.events import (
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import RunRow, Store, StoreCorrupt
 from clew.service.requests import QueryResult, QueryTask
-
-if TYPE_CHECKING:
-    from clew.engine.pipeline import Submission
 
 ENTRIES_MAX: Final = 5_000
 """Idle entries kept before the least recently used are dropped."""
@@ -70,12 +68,10 @@ class RunEntry:
         "is_discarded",
         "items_are_rows",
         "next_at",
-        "open_head",
         "persisted_attention_at",
         "persisted_labels",
         "persisted_status",
         "persisted_version",
-        "plain_at",
         "queries",
         "queries_on_task",
         "run_key",
@@ -108,10 +104,6 @@ class RunEntry:
         self.is_discarded = False
         self.armed_at: datetime | None = None
         self.next_at: datetime | None = None
-        self.open_head: Submission | None = None
-        """The first of what was submitted since the last flush."""
-        self.plain_at = -1
-        """The count of submissions at which the run was seen to be plain (see ``engine.express``)."""
         self.submitted_count = 0
         self.settled_count = 0
         self.durable_last_event_id = 0
@@ -177,6 +169,8 @@ class RunCache:
         self._entries: OrderedDict[int, RunEntry] = OrderedDict()
         self._open_by_id: dict[tuple[str, str], int] = {}
         self._loading: dict[int, asyncio.Future[RunEntry | None]] = {}
+        self._readers: list[set[int]] = []
+        """For each read of the store that is under way, the runs that left memory since it began."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -202,6 +196,7 @@ class RunCache:
     def discard(self, entry: RunEntry) -> None:
         """Forget an entry whose state cannot be trusted, or is not needed."""
         entry.is_discarded = True
+        self._note_left(entry)
         if self._entries.get(entry.run_key) is entry:
             del self._entries[entry.run_key]
         key = (entry.state.namespace, entry.state.workflow_id)
@@ -211,6 +206,7 @@ class RunCache:
     def drop_closed(self, entry: RunEntry) -> None:
         """Forget a run that is closed and durable, unless somebody still asks it something."""
         if not (entry.queries or entry.queries_on_task or entry.update_waiters):
+            self._note_left(entry)
             self._entries.pop(entry.run_key, None)
 
     def mark_closed(self, entry: RunEntry) -> None:
@@ -232,18 +228,51 @@ class RunCache:
         return await asyncio.shield(loading)
 
     async def _read(self, shard: int, run_key: int) -> RunEntry | None:
-        row = await self._store.load_run(shard, run_key)
-        return None if row is None else self.adopt(row)
+        return await self.fetch(lambda: self._store.load_run(shard, run_key))
 
-    def adopt(self, row: RunRow) -> RunEntry:
-        """The entry of a run just read; the one in memory wins, being newer."""
+    async def fetch(self, read: Callable[[], Awaitable[RunRow | None]]) -> RunEntry | None:
+        """The entry of the run that `read` finds in the store; None when it finds none.
+
+        Reads again when the run left memory while it was being read.
+        """
+        while True:
+            with self.reading() as left:
+                row = await read()
+                if row is None:
+                    return None
+                entry = self.adopt(row, left)
+                if entry is not None:
+                    return entry
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[set[int]]:
+        """Hold this from before a read of the store until its rows are adopted; gives what `adopt` needs to know."""
+        left: set[int] = set()
+        self._readers.append(left)
+        try:
+            yield left
+        finally:
+            self._readers = [reader for reader in self._readers if reader is not left]
+
+    def adopt(self, row: RunRow, left: set[int]) -> RunEntry | None:
+        """The entry of a run just read (see `reading`); the one in memory wins, being newer.
+
+        None when the run was in memory and left it while it was being read: the row may be from before its last change,
+        and nobody would ever bring such an entry up to date.
+        """
         entry = self._entries.get(row.run_key)
         if entry is None:
+            if row.run_key in left:
+                return None
             entry = entry_of(row)
             # A closed run changes no more: whoever reads it needs no shared entry, and memory need not keep one.
             if row.status.is_open:
                 self.add(entry)
         return entry
+
+    def _note_left(self, entry: RunEntry) -> None:
+        for left in self._readers:
+            left.add(entry.run_key)
 
     def holders(self, session_id: str) -> list[RunEntry]:
         """Runs in memory that name this session: by a lease, a sticky task, or an attempt of an activity."""
