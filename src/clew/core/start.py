@@ -57,7 +57,7 @@ RESTART_INTERVAL_MIN_DEFAULT: Final = ZERO
 The published model has 1 s. Here it is off: it would refuse honest programs that reuse an id, and one engine that
 commits in groups has no hot partition to protect. Pass `restart_interval_min` to have it."""
 
-TERMINATED_BY_START: Final = "Terminated by a start with conflict policy TerminateExisting: request {request_id}"
+TERMINATED_BY_START: Final = "Terminated by a start with conflict policy TerminateExisting"
 
 _FAILED_STATUSES: Final = frozenset(
     {
@@ -239,9 +239,7 @@ def _open_verdict(request: StartWorkflowRequest, existing: ExistingRun) -> Start
         case WorkflowIDConflictPolicy.USE_EXISTING:
             return UseExisting(run_id=existing.run_id, first_execution_run_id=existing.first_execution_run_id)
         case WorkflowIDConflictPolicy.TERMINATE_EXISTING:
-            return TerminateThenStart(
-                run_id=existing.run_id, reason=TERMINATED_BY_START.format(request_id=request.request_id)
-            )
+            return TerminateThenStart(run_id=existing.run_id, reason=TERMINATED_BY_START)
         case WorkflowIDConflictPolicy.FAIL | WorkflowIDConflictPolicy.UNSPECIFIED:
             return _already_started(request, existing, "is running; wait for it, use its handle, or choose another id")
 
