@@ -702,7 +702,9 @@ class WorkflowMachine:
             leaf = deciding_leaf(error, types)
             if leaf is not error:
                 leaf.add_note("It decided that the workflow task fails, not the run, since it is no failure exception.")
-            raise error if isinstance(error, Exception) else RuntimeError(f"Workflow code raised {error!r}.") from error
+            if isinstance(error, Exception):
+                raise error
+            raise RuntimeError(f"Workflow code raised {error!r}.") from error
         if outcome is Outcome.CONTINUE_AS_NEW:
             assert isinstance(error, _Continue), "only workflow.continue_as_new makes it"
             self._close_with(requests.ContinueAsNew(error.command))
