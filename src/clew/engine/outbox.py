@@ -254,7 +254,8 @@ class Outbox:
                     request_id=_request_id(parent.state.run_id, row.message_id),
                     reason="by parent close policy",
                 )
-                await self._tell(target, lambda s, now: decide_cancel_request(s, cancel, now))
+                by = parent.state.ref
+                await self._tell(target, lambda s, now: decide_cancel_request(s, cancel, now, external=by))
         await self._remove(row)
 
     @staticmethod
