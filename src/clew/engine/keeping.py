@@ -17,7 +17,7 @@ from typing import Final
 
 from clew.core.decisions import outstanding_tasks
 from clew.core.transition import Transition, WorkflowTaskReady
-from clew.engine.funnel import Funnel, OpSubmission
+from clew.engine.funnel import Funnel, submission_of
 from clew.engine.namespaces import Namespaces
 from clew.engine.offers import OfferDesk
 from clew.engine.runs import RunCache
@@ -85,7 +85,7 @@ class Keeping:
                     lost = [task for task in lost if task.scheduled_event_id in still]
                     logger.warning("keeping.task_requeued run_id=%s count=%d", entry.state.run_id, len(lost))
                     found += len(lost)
-                    submission = OpSubmission(entry, Transition(effects=list(lost)), self._funnel.settle, None)
+                    submission = submission_of(entry, Transition(effects=list(lost)), self._funnel.settle)
                     self._funnel.hand_over(submission, self._clock.now())
                     self._funnel.submit_prepared(submission)
         return found

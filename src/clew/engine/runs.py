@@ -15,7 +15,7 @@ import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clew.core.codec import decode_state
 from clew.core.state import ExecutionState
@@ -33,6 +33,9 @@ from clew.model.events import (
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import RunRow, Store, StoreCorrupt
 from clew.service.requests import QueryResult, QueryTask
+
+if TYPE_CHECKING:
+    from clew.engine.pipeline import Submission
 
 ENTRIES_MAX: Final = 5_000
 """Idle entries kept before the least recently used are dropped."""
@@ -68,10 +71,12 @@ class RunEntry:
         "is_discarded",
         "items_are_rows",
         "next_at",
+        "open_head",
         "persisted_attention_at",
         "persisted_labels",
         "persisted_status",
         "persisted_version",
+        "plain_at",
         "queries",
         "queries_on_task",
         "run_key",
@@ -104,6 +109,10 @@ class RunEntry:
         self.is_discarded = False
         self.armed_at: datetime | None = None
         self.next_at: datetime | None = None
+        self.open_head: Submission | None = None
+        """The first of what was submitted since the last flush."""
+        self.plain_at = -1
+        """The count of submissions at which the run was seen to be plain (see ``engine.express``)."""
         self.submitted_count = 0
         self.settled_count = 0
         self.durable_last_event_id = 0

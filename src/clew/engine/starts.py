@@ -21,11 +21,11 @@ from clew.core.decisions import decide_attach_request, decide_id_policy, decide_
 from clew.core.replies import ExistingRun, Repeat, Start, TerminateThenStart, UseExisting
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
-from clew.engine.funnel import Funnel, Operation, OpSubmission, store_error
+from clew.engine.funnel import Funnel, Operation, OpSubmission, store_error, submission_of
 from clew.engine.ids import IdBlocks
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
-from clew.engine.pipeline import CommitPipeline, Outcome, Submission
+from clew.engine.pipeline import CommitPipeline, Outcome
 from clew.engine.runs import RunCache, RunEntry
 from clew.model.events import ExecutionRef
 from clew.model.inputs import SignalWorkflowRequest, StartWorkflowRequest, TerminateWorkflowRequest
@@ -162,7 +162,7 @@ class Starter:
         entry, transition = decided
         entry.expected_latest_run_key = latest_run_key
 
-        def settled(submission: Submission, outcome: Outcome) -> None:
+        def settled(submission: OpSubmission, outcome: Outcome) -> None:
             self._insert_settled(submission, outcome, request, extras, future, races)
 
         submission = self._submission(entry, transition, settled)
@@ -196,9 +196,9 @@ class Starter:
         return entry, transition
 
     def _submission(
-        self, entry: RunEntry, transition: Transition, settled: Callable[[Submission, Outcome], None]
+        self, entry: RunEntry, transition: Transition, settled: Callable[[OpSubmission, Outcome], None]
     ) -> OpSubmission:
-        submission = OpSubmission(entry, transition, settled, None)
+        submission = submission_of(entry, transition, settled)
         self._cache.add(entry)
         self._funnel.hand_over(submission, entry.state.start_time)
         entry.remember(transition.events)
@@ -206,7 +206,7 @@ class Starter:
 
     def _insert_settled(
         self,
-        submission: Submission,
+        submission: OpSubmission,
         outcome: Outcome,
         request: StartWorkflowRequest,
         extras: StartExtras,
@@ -331,10 +331,10 @@ class Starter:
         entry.expected_latest_run_key = existing.run_key
         self._cache.mark_closed(existing)
 
-        def settled(submission: Submission, outcome: Outcome) -> None:
+        def settled(submission: OpSubmission, outcome: Outcome) -> None:
             self._insert_settled(submission, outcome, request, extras, future, races)
 
-        closing = OpSubmission(existing, ended, self._funnel.settle, None)
+        closing = submission_of(existing, ended, self._funnel.settle)
         self._funnel.hand_over(closing, self._clock.now())
         existing.remember(ended.events)
         self._pipeline.submit_together(closing, self._submission(entry, transition, settled))
