@@ -56,6 +56,10 @@ PYTHONS ?= python3.12 python3.13
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")
 	scripts/test_pythons.sh $(PYTHONS)
 
+.PHONY: differential
+differential: $(VENV)/.stamp-dev ## Run the programs of tests/differential on the peer and here, and compare the histories
+	scripts/differential.sh $(PY) $(ARGS)
+
 .PHONY: test-unit
 test-unit: $(VENV)/.stamp-dev ## Run the tests that take seconds
 	$(PY) -m pytest tests/unit tests/scenarios tests/repo -m 'not slow' $(ARGS)
