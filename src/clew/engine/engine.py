@@ -38,6 +38,7 @@ from clew.core.decisions import (
 from clew.core.replies import RecordedMarkers
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
+from clew.engine.api_keys import ApiKeys
 from clew.engine.attention import Attention
 from clew.engine.claims import Claims
 from clew.engine.deployments import Deployments
@@ -70,6 +71,7 @@ from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.ports.store import Store, StoreError, TaskKind
 from clew.service import deployments as d
+from clew.service import keys as k
 from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.contract import TaskSink, WorkerSession
@@ -195,6 +197,7 @@ class Engine:
             locator=self._locator,
             namespaces=self.namespaces,
         )
+        self._api_keys = ApiKeys(store, clock, entropy)
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
         self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
 
@@ -385,6 +388,24 @@ class Engine:
     def open_callback(self, request: o.OpenCallbackRequest) -> Awaitable[o.OpenCallbackResponse]:
         """Which activity a callback token is for."""
         return self._operate(self._operations.open_callback(request))
+
+    # --- admins: API keys -------------------------------------------------------------------------------------------
+
+    def create_api_key(self, request: k.CreateApiKeyRequest) -> Awaitable[k.CreateApiKeyResponse]:
+        """Make a key; the answer alone has its secret."""
+        return self._operate(self._api_keys.create(request))
+
+    def list_api_keys(self, request: k.ListApiKeysRequest) -> Awaitable[k.ListApiKeysResponse]:
+        """The keys, without their secrets."""
+        return self._operate(self._api_keys.list_all(request))
+
+    def revoke_api_key(self, request: k.RevokeApiKeyRequest) -> Awaitable[k.ApiKeyInfo]:
+        """Take a key back, for good."""
+        return self._operate(self._api_keys.revoke(request))
+
+    def rotate_api_key(self, request: k.RotateApiKeyRequest) -> Awaitable[k.CreateApiKeyResponse]:
+        """Make a key in place of another."""
+        return self._operate(self._api_keys.rotate(request))
 
     async def _operate(self, call: Awaitable[T]) -> T:
         self._check_open()

@@ -50,14 +50,15 @@ class Locator:
             RPCError: ``workflow_not_found``: there is no such run, or the token is not of this store.
         """
         entry = await self._cache.load(shard, run_key)
-        if entry is None or entry.state.run_id != run_id:
+        # The namespace too, since it alone is what a caller was allowed by: a token is only data that a worker sends.
+        if entry is None or entry.state.run_id != run_id or entry.state.namespace != namespace:
             raise not_found(namespace, workflow_id, run_id)
         return entry
 
     def by_token_at_hand(self, token: TaskToken) -> RunEntry | None:
         """The run that a token names, when it is in memory."""
         entry = self._cache.get(token.run_key)
-        if entry is not None and entry.state.run_id == token.run_id:
+        if entry is not None and entry.state.run_id == token.run_id and entry.state.namespace == token.namespace:
             return entry
         return None
 

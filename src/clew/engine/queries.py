@@ -107,9 +107,12 @@ class QueryDesk:
         return QueryWorkflowResponse(result=result.result)
 
     def answer(self, request: AnswerQueryRequest) -> None:
-        """A worker answered a direct query; an answer that nobody waits for is dropped."""
-        asked = self._asked.pop(request.result.query_id, None)
-        if asked is not None and not asked.future.done():
+        """A worker answered a direct query; an answer that nobody waits for, or of another namespace, is dropped."""
+        asked = self._asked.get(request.result.query_id)
+        if asked is None or asked.session.hello.namespace != request.token.namespace:
+            return
+        del self._asked[request.result.query_id]
+        if not asked.future.done():
             asked.future.set_result(request.result)
 
     def on_task_completed(self, entry: RunEntry, results: tuple[QueryResult, ...]) -> None:

@@ -125,6 +125,8 @@ class TaskToken(Message, frozen=True, kw_only=True, tag=True):
     """Fencing number: grows with every lease that the run gives away."""
     started_event_id: int = 0
     activity_id: str = ""
+    seal: bytes = b""
+    """Proof that the server gave this token away; only servers that authenticate make and want one."""
 
 
 class UpdateAcceptance(Message, frozen=True, kw_only=True):

@@ -15,6 +15,10 @@ class RejectionCode(enum.Enum):
     """Why a request was not accepted. The values are stable: callers may store and compare them."""
 
     INVALID_ARGUMENT = "invalid_argument"
+    UNAUTHENTICATED = "unauthenticated"
+    PERMISSION_DENIED = "permission_denied"
+    RATE_LIMITED = "rate_limited"
+    API_KEY_NOT_FOUND = "api_key_not_found"
     NAMESPACE_NOT_FOUND = "namespace_not_found"
     NAMESPACE_ALREADY_EXISTS = "namespace_already_exists"
     WORKFLOW_NOT_FOUND = "workflow_not_found"

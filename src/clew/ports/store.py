@@ -236,6 +236,18 @@ class FleetView(_Row, frozen=True, kw_only=True):
     has_mail: bool = False
 
 
+class ApiKeyRow(_Row, frozen=True, kw_only=True):
+    """One API key: `body` is JSON that ``core.api_keys`` reads, with a salted digest and never the key itself.
+
+    Args:
+        revision: Grows by one with every change; the first is 1.
+    """
+
+    key_id: str
+    revision: int
+    body: bytes
+
+
 class VisibilityCondition(_Row, frozen=True, kw_only=True):
     """One comparison of a filter: `attribute` ``operator`` `values` (already checked and typed)."""
 
@@ -400,6 +412,18 @@ class Store(Protocol):
 
     def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> Awaitable[bool]:
         """Remove the deployment if the stored revision is `revision`; False when it is not, or there is none."""
+        ...
+
+    def get_api_key(self, key_id: str) -> Awaitable[ApiKeyRow | None]: ...
+
+    def list_api_keys(self) -> Awaitable[list[ApiKeyRow]]:
+        """All API keys, ended ones too, by id."""
+        ...
+
+    def put_api_key_if_revision(self, row: ApiKeyRow) -> Awaitable[bool]:
+        """Write the key if the stored revision is the one before `row.revision` (for revision 1: if there is none);
+        False, and nothing is changed, when it is not.
+        """
         ...
 
     # the nodes that share the store

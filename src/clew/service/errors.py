@@ -49,6 +49,10 @@ _C: Final = RejectionCode
 
 CODE_TABLE: Final[dict[RejectionCode, CodeEntry]] = {
     _C.INVALID_ARGUMENT: CodeEntry(_S.INVALID_ARGUMENT, 400, 2, "invalid-argument"),
+    _C.UNAUTHENTICATED: CodeEntry(_S.UNAUTHENTICATED, 401, 3, "unauthenticated"),
+    _C.PERMISSION_DENIED: CodeEntry(_S.PERMISSION_DENIED, 403, 3, "permission-denied"),
+    _C.RATE_LIMITED: CodeEntry(_S.RESOURCE_EXHAUSTED, 429, 7, "rate-limited", is_retryable=True),
+    _C.API_KEY_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "api-key-not-found"),
     _C.NAMESPACE_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "namespace-not-found"),
     _C.NAMESPACE_ALREADY_EXISTS: CodeEntry(_S.ALREADY_EXISTS, 409, 5, "namespace-already-exists"),
     _C.WORKFLOW_NOT_FOUND: CodeEntry(_S.NOT_FOUND, 404, 4, "workflow-not-found"),

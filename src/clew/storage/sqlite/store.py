@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.clock import Clock
 from clew.ports.store import (
+    ApiKeyRow,
     Backlog,
     CommitStatus,
     DeploymentRow,
@@ -34,7 +35,7 @@ from clew.ports.store import (
     TaskRow,
     VisibilityFilter,
 )
-from clew.storage.sqlite import deployments, reads, search_attributes, tasks, visibility, writes
+from clew.storage.sqlite import api_keys, deployments, reads, search_attributes, tasks, visibility, writes
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.connection import MEMORY, connect_reader, connect_writer, to_path
 from clew.storage.sqlite.errors import to_store_error
@@ -143,6 +144,14 @@ class SqliteReader:
     def list_deployments(self) -> asyncio.Future[list[DeploymentRow]]:
         """The deployments of all namespaces, by namespace and name."""
         return self._calls.read(deployments.list_deployments)
+
+    def get_api_key(self, key_id: str) -> asyncio.Future[ApiKeyRow | None]:
+        """The API key, if there is one with this id."""
+        return self._calls.read(partial(api_keys.get_api_key, key_id=key_id))
+
+    def list_api_keys(self) -> asyncio.Future[list[ApiKeyRow]]:
+        """All API keys, by id."""
+        return self._calls.read(api_keys.list_api_keys)
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
@@ -260,6 +269,10 @@ class SqliteStore(SqliteReader):
     def put_deployment_if_revision(self, row: DeploymentRow) -> asyncio.Future[bool]:
         """Write the deployment if the stored revision is the one before that of `row`."""
         return self._calls.write(partial(deployments.put_deployment_if_revision, row=row))
+
+    def put_api_key_if_revision(self, row: ApiKeyRow) -> asyncio.Future[bool]:
+        """Write the API key if the stored revision is the one before that of `row`."""
+        return self._calls.write(partial(api_keys.put_api_key_if_revision, row=row))
 
     def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> asyncio.Future[bool]:
         """Remove the deployment if the stored revision is this one."""
