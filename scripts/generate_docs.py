@@ -14,6 +14,7 @@ from clew.lint import RULES, LintRule
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
 from scripts.cli_page import cli_lines
+from scripts.permissions_page import permissions_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -55,6 +56,11 @@ def errors_page() -> str:
 def cli_page() -> str:
     """Every command, with its options and exit codes."""
     return _page("clew.cli", cli_lines())
+
+
+def permissions_page() -> str:
+    """Which role may make which call."""
+    return _page("clew.model.access and clew.server.security.calls", permissions_lines())
 
 
 LINT_INTRODUCTION = """\
@@ -116,6 +122,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "cli.md": cli_page,
     DOCS / "reference" / "errors.md": errors_page,
     DOCS / "reference" / "lint.md": lint_page,
+    DOCS / "reference" / "permissions.md": permissions_page,
 }
 """Every generated page."""
 

@@ -156,9 +156,7 @@ class Security:
         """
         principal = Principal(
             principal_id="callback",
-            name=f"a callback for activity {target.activity_id or target.scheduled_event_id!s} of {target.workflow_id}"
-            if isinstance(target, TaskToken)
-            else f"a callback for activity {target.activity_id} of {target.workflow_id}",
+            name=f"callback for an activity of {target.workflow_id}",
             grants=(Grant(target.namespace, Permission.COMPLETE.value),),
         )
         guards = msgspec.structs.replace(self._guards, seals=None, limiter=None)

@@ -421,9 +421,7 @@ def _telling(answer: Awaitable[T], tell: Callable[[BaseException | None], None])
     if isinstance(answer, Reply):
         return _telling_reply(cast("Reply[T]", answer), tell)
     if isinstance(answer, asyncio.Future):
-        future = cast("asyncio.Future[T]", answer)
-        future.add_done_callback(lambda done: tell(asyncio.CancelledError() if done.cancelled() else done.exception()))
-        return future
+        return _telling_future(cast("asyncio.Future[T]", answer), tell)
     return _telling_coroutine(answer, tell)
 
 
@@ -440,6 +438,18 @@ def _telling_reply(answer: Reply[T], tell: Callable[[BaseException | None], None
 
     answer.listen(listen)
     return told
+
+
+def _telling_future(answer: asyncio.Future[T], tell: Callable[[BaseException | None], None]) -> asyncio.Future[T]:
+    def listen(done: asyncio.Future[T]) -> None:
+        tell(asyncio.CancelledError() if done.cancelled() else done.exception())
+
+    # Callbacks run in order: this one before that of whoever is going to wait.
+    if answer.done():
+        listen(answer)
+    else:
+        answer.add_done_callback(listen)
+    return answer
 
 
 async def _telling_coroutine(answer: Awaitable[T], tell: Callable[[BaseException | None], None]) -> T:

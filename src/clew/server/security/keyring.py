@@ -48,6 +48,7 @@ class KeyRing:
         self._clock = clock
         self._records: dict[str, tuple[int, KeyRecord]] = {}
         self._read_at: datetime | None = None
+        self._failing_since: datetime | None = None
         self._reading: asyncio.Task[None] | None = None
         self._begun_count = 0
         self._done_count = 0
@@ -111,20 +112,25 @@ class KeyRing:
         return found is not None and found[1].is_live(now) and not self._is_stale(now)
 
     def _is_stale(self, now: datetime) -> bool:
-        return self._read_at is None or now - self._read_at > timedelta(seconds=STALE_SECONDS_MAX)
+        """Whether reading has failed for too long (and not merely that this process was stopped for a while)."""
+        return self._failing_since is not None and now - self._failing_since > timedelta(seconds=STALE_SECONDS_MAX)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         at = self._clock.now()
-        rows = await self._store.list_api_keys()
+        try:
+            rows = await self._store.list_api_keys()
+        except StoreError:
+            self._failing_since = self._failing_since if self._failing_since is not None else at
+            raise
         records: dict[str, tuple[int, KeyRecord]] = {}
         for row in rows:
             try:
                 records[row.key_id] = (row.revision, decode_record(row.body))
             except msgspec.DecodeError:
                 _log.error("api_key.unreadable key_id=%s", row.key_id)
-        self._records, self._read_at = records, at
+        self._records, self._read_at, self._failing_since = records, at, None
 
     async def _read_for_unknown(self) -> None:
         """Wait for a reading that begins after now; all who come before it begins share it."""
