@@ -17,8 +17,8 @@ CONTRACT = {name for name, _ in inspect.getmembers(Service, inspect.isfunction) 
 def test_every_call_of_the_contract_has_a_rule() -> None:
     assert set(CALLS) == CONTRACT, (
         f"clew.server.security.calls.CALLS lacks {sorted(CONTRACT - set(CALLS))}, and has "
-        f"{sorted(set(CALLS) - CONTRACT)} too much: say which permission each call of the contract needs, and add it to "
-        "AuthorizedService, and in tests/server/security to the samples and to the table"
+        f"{sorted(set(CALLS) - CONTRACT)} too much: say which permission each call of the contract needs, and add it "
+        "to AuthorizedService, and in tests/server/security to the samples and to the table"
     )
 
 
