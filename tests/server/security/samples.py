@@ -137,6 +137,10 @@ class FakeSession:
 
     def stop_polling(self) -> None: ...
 
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
     def detach(self) -> None:
         self.is_detached = True
 

@@ -186,10 +186,10 @@ async def run_with_payloads_everywhere(shop: Shop, worker: ScriptedWorker) -> No
     )
     await worker.complete(await worker.workflow_task(), command)
     attempt = await worker.activity_task()
-    await soon(worker.engine.heartbeat_activity(r.HeartbeatActivityRequest(token=attempt.token, details=secret)))
+    await soon(worker.service.heartbeat_activity(r.HeartbeatActivityRequest(token=attempt.token, details=secret)))
     info = ApplicationInfo(type="Boom", details=secret)
     failed = r.FailActivityRequest(token=attempt.token, failure=Failure(message="it broke", info=info))
-    await soon(worker.engine.fail_activity(failed))
+    await soon(worker.service.fail_activity(failed))
     signal = r.SignalWorkflowRequest(namespace="ours", workflow_id="w1", signal_name="s", request_id="1", input=secret)
     await soon(shop.engine.signal_workflow(signal))
 

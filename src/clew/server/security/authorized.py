@@ -380,6 +380,12 @@ class _Session:
     def stop_polling(self) -> None:
         self._inner.stop_polling()
 
+    def suspend(self) -> None:
+        self._inner.suspend()
+
+    def resume(self) -> None:
+        self._inner.resume()
+
     def detach(self) -> None:
         self._sessions.discard(self)
         self._inner.detach()
