@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from clew.engine.engine import Engine
+from clew.engine.fleet import FleetSettings
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "FleetSettings"]

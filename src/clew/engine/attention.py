@@ -7,6 +7,9 @@ How it works: every run stores the next instant at which it needs the engine, in
 within the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry
 may be out of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half
 horizon the store is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
+
+In a fleet a node asks for the runs of its own shards, and every lease time, so that a deadline is found whatever became
+of the node that set it. One that is due before the owner of its shard has looked is armed by the node that set it.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from clew.engine.background import Background
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.peers import Peers
+from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.ports.clock import Cancellable, Clock
-from clew.ports.store import Store, StoreCorrupt, StoreError
+from clew.ports.store import DueRun, Store, StoreCorrupt, StoreError
 
 logger = logging.getLogger("clew.engine")
 
@@ -47,9 +51,15 @@ class Attention:
         clock: Clock,
         cache: RunCache,
         *,
+        peers: Peers,
+        rescan: timedelta | None,
         wake: Callable[[RunEntry], None],
+        on_stale: Callable[[RunEntry], None],
     ) -> None:
         self._store = store
+        self._peers = peers
+        self._rescan = rescan
+        self._on_stale = on_stale
         self._clock = clock
         self._cache = cache
         self._wake = wake
@@ -62,6 +72,7 @@ class Attention:
         self._timer_at: datetime | None = None
         self._background = Background("attention")
         self._scan_is_running = False
+        self._is_scan_wanted = False
         self._is_closed = False
         self.lag_max = timedelta(0)
         """The longest that a deadline was overdue when it was looked at."""
@@ -84,6 +95,12 @@ class Attention:
             return
         if when > self._horizon_end:
             return
+        if (
+            self._rescan is not None
+            and when > self._scanned_at + 2 * self._rescan
+            and not self._peers.owns(entry.shard)
+        ):
+            return
         entry.armed_at = when
         self._push(when, entry.run_key, entry.shard)
 
@@ -95,6 +112,13 @@ class Attention:
     def arm_again_later(self, shard: int, run_key: int) -> None:
         """Something went wrong with this run: look again soon."""
         self._push(self._clock.now() + RETRY_DELAY, run_key, shard)
+
+    def look_soon(self) -> None:
+        """Other shards are this node's now: take in their deadlines."""
+        self._is_scan_wanted = True
+        if not self._scan_is_running and not self._is_closed:
+            self._scan_is_running = True
+            self._background.spawn(self._scan_then_arm())
 
     async def close(self) -> None:
         """Wake no more runs."""
@@ -123,7 +147,10 @@ class Attention:
             self._timer = self._clock.call_at(self._timer_at, self._on_timer)
 
     def _scan_at(self) -> datetime:
-        return max(self._horizon_end - HORIZON / 2, self._scanned_at + SCAN_SPACING)
+        at = self._horizon_end - HORIZON / 2
+        if self._rescan is not None:
+            at = min(at, self._scanned_at + self._rescan)
+        return max(at, self._scanned_at + SCAN_SPACING)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_at = None
@@ -172,14 +199,19 @@ class Attention:
 
     async def _scan_then_arm(self) -> None:
         await self._scan()
+        while self._is_scan_wanted and not self._is_closed:
+            await self._scan()
         self._arm_timer()
 
     async def _scan(self) -> None:
         """Take the next stretch of the horizon into memory."""
         self._scan_is_running = True
+        self._is_scan_wanted = False
         now = self._scanned_at = self._clock.now()
+        shards = self._peers.own_shards()
         try:
-            rows = await self._store.find_due_runs(None, now + HORIZON, SCAN_ROWS)
+            rows = await self._store.find_due_runs(shards, now + HORIZON, SCAN_ROWS) if shards != [] else []
+            await self._drop_stale(rows)
         except StoreError as error:
             logger.warning("attention.scan_failed error=%s", error)
             self._horizon_end = now + HORIZON / 2 + RETRY_DELAY
@@ -193,3 +225,25 @@ class Attention:
                 heapq.heappush(self._heap, (row.attention_at, row.run_key, row.shard))
             else:
                 self.arm(entry)
+
+    async def _drop_stale(self, rows: list[DueRun]) -> None:
+        """Forget what is in memory of runs that another node has changed since.
+
+        One that has a later deadline in memory than in the store may be such a run (a busy run may also be stored with
+        an earlier deadline than it has, see `RunEntry.attention_to_persist`).
+        """
+        if self._peers.is_alone:
+            return
+        doubtful: list[RunEntry] = []
+        for row in rows:
+            entry = self._cache.get(row.run_key)
+            if entry is not None and not entry.unsettled_count:
+                due = entry.state.next_attention()
+                if due is None or due > row.attention_at:
+                    doubtful.append(entry)
+        if not doubtful:
+            return
+        versions = await self._store.find_versions([(entry.shard, entry.run_key) for entry in doubtful])
+        for entry in doubtful:
+            if not entry.is_discarded and is_behind(entry, versions.get(entry.run_key, 0)):
+                self._on_stale(entry)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 
 from clew.core.transition import Transition, WorkflowTaskReady
+from clew.core.versioning import forget_sticky
 from clew.engine.funnel import Funnel, submission_of
+from clew.engine.locate import Locator
 from clew.engine.matching import Matcher, Session, Want
 from clew.engine.offers import OfferDesk
+from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.versions import Versions
 from clew.model.rejection import Rejection
@@ -33,6 +36,8 @@ class Claims:
         desk: OfferDesk,
         funnel: Funnel,
         versions: Versions,
+        locator: Locator,
+        peers: Peers,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -41,6 +46,8 @@ class Claims:
         self._desk = desk
         self._funnel = funnel
         self._versions = versions
+        self._locator = locator
+        self._peers = peers
 
     async def start(self, row: TaskRow) -> bool:
         """Start the task of a claimed row, or drop the row when nobody wants it any more.
@@ -57,6 +64,8 @@ class Claims:
             logger.error("matching.run_unreadable run_key=%s error=%s", row.run_key, error)
             return False
         want = self._want(entry, row) if entry is not None else None
+        if entry is not None and want is None and not await self._locator.is_current(entry):
+            return await self.start(row)
         if entry is None or want is None:
             self._matcher.forget_set_aside(row)
             await self._store.delete_tasks([row.task_id])
@@ -100,6 +109,35 @@ class Claims:
         )
         if refused is None:
             self._funnel.submit_prepared(submission)
+
+    async def take_up(self, shard: int, run_key: int) -> None:
+        """Have the run in memory as it is stored, and start its task if that waits for a session of this node.
+
+        Raises:
+            StoreError: The run could not be read.
+        """
+        entry = self._cache.get(run_key)
+        if entry is not None:
+            await self._locator.is_current(entry)
+        entry = await self._cache.load(shard, run_key)
+        if entry is None or not entry.state.is_open:
+            return
+        task = entry.state.workflow_task
+        if task is None or task.started_event_id or task.not_before is not None or not task.sticky_session:
+            return
+        if self._peers.is_elsewhere(task.sticky_session):
+            return
+        session = self._matcher.take_sticky_session(task.sticky_session)
+        waiting = (run_key, task.scheduled_event_id, task.attempt)
+        if session is None:
+            # Whoever committed the task did not know yet that the session has ended.
+            forget_sticky(entry.state)
+            self._offer_elsewhere(entry, task.scheduled_event_id, task.attempt)
+        elif waiting not in session.sticky_waiting:
+            if self._matcher.use_workflow_credit(session):
+                self.start_sticky(session, *waiting)
+            else:
+                session.sticky_waiting.append(waiting)
 
     def recheck_sticky(self, session: Session) -> None:
         """Versions were rerouted: tasks that wait for this session and must not go to it any more go elsewhere."""

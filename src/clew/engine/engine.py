@@ -39,24 +39,29 @@ from clew.core.replies import RecordedMarkers
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.api_keys import ApiKeys
+from clew.engine.asking import Asking
 from clew.engine.attention import Attention
 from clew.engine.claims import Claims
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
+from clew.engine.fleet import Fleet, FleetSettings
 from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
-from clew.engine.matching import Matcher, Session, Want
+from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
 from clew.engine.namespaces import Namespaces
+from clew.engine.node_clock import NodeClock
 from clew.engine.offers import OfferDesk
 from clew.engine.operations import Operations
 from clew.engine.outbox import Outbox
+from clew.engine.peers import Peers
 from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
+from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
-from clew.engine.recovery import Lost, recover, release_lost
+from clew.engine.recovery import Lost, LostSessions, recover, release_lost
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
@@ -93,8 +98,9 @@ class Engine:
         store: An open store; `stop` closes it.
         clock: Time.
         entropy: Identifiers and secrets.
-        node_id: Unique per engine process; part of its sessions' ids.
+        node_id: Unique per engine process; part of its sessions' ids. In a fleet the node takes ids of its own.
         limits: What runs may take, where a namespace does not say its own.
+        fleet: How this node takes part in a fleet; None when the store is its alone.
     """
 
     def __init__(
@@ -105,24 +111,38 @@ class Engine:
         entropy: Entropy,
         node_id: str = "",
         limits: Limits = LIMITS_DEFAULT,
+        fleet: FleetSettings | None = None,
     ) -> None:
+        if fleet is not None:
+            clock = node_clock = NodeClock(clock)
+            self._fleet: Fleet | None = Fleet(store, node_clock, entropy, fleet)
+        else:
+            self._fleet = None
+        self._peers = peers = self._fleet or Peers()
         self._store = store
         self._clock = clock
         self._entropy = entropy
-        self.node_id = node_id or entropy.uuid7()
+        self._own_id = node_id or entropy.uuid7()
         self._loop = asyncio.get_running_loop()
         self._is_open = False
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
         self._ids = IdBlocks(store)
-        self._cache = RunCache(store)
+        self._cache = RunCache(store, on_stale=self._discarded)
         self._waiters = HistoryWaiters()
-        self._locator = Locator(store, self._cache, self.namespaces)
+        self._locator = Locator(
+            store,
+            self._cache,
+            self.namespaces,
+            peers,
+            on_stale=self._discarded,
+            wait_settled=self._wait_settled,
+        )
         self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded, on_finished=self._finished)
         self._versions = Versions(store, clock, on_rerouted=self._rerouted)
         self._matcher: Matcher = Matcher(
             store,
             clock,
-            node_id=self.node_id,
+            node_id=self._own_id,
             start_claimed=lambda row: self._claims.start(row),
             start_sticky=lambda session, run_key, event_id, attempt: self._claims.start_sticky(
                 session, run_key, event_id, attempt
@@ -130,6 +150,8 @@ class Engine:
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
             on_suspended=lambda session: self._lost(session, keeps_attempts=True),
             on_detached=lambda session: self._lost(session, keeps_attempts=False),
+            peers=peers,
+            claim_lease=CLAIM_LEASE if fleet is None else fleet.lease,
         )
         self._desk = OfferDesk(
             store,
@@ -139,6 +161,7 @@ class Engine:
             secret_of=self.namespaces.secret_of,
             spawn=lambda work: self._funnel.spawn(work),
             versions=self._versions,
+            peers=peers,
         )
         self._funnel: Funnel = Funnel(
             clock=clock,
@@ -147,9 +170,11 @@ class Engine:
             desk=self._desk,
             adopt_new_run=lambda entry, state: self._starter.adopt_successor(entry, state),
             on_changed=self._changed,
-            on_outbox=lambda: self._outbox.wake(),
+            on_outbox=lambda rows: self._outbox.deliver(rows),
             on_discard=self._discarded,
             on_failed=self._commit_failed,
+            peers=peers,
+            is_current=self._locator.is_current,
         )
         self._starter: Starter = Starter(
             store=store,
@@ -170,8 +195,18 @@ class Engine:
             desk=self._desk,
             funnel=self._funnel,
             versions=self._versions,
+            locator=self._locator,
+            peers=peers,
         )
-        self._attention = Attention(store, clock, self._cache, wake=self._wake_due)
+        self._attention = Attention(
+            store,
+            clock,
+            self._cache,
+            peers=peers,
+            rescan=None if fleet is None else fleet.lease,
+            wake=self._wake_due,
+            on_stale=self._discarded,
+        )
         self._outbox = Outbox(
             store=store,
             cache=self._cache,
@@ -179,9 +214,18 @@ class Engine:
             locator=self._locator,
             starter=lambda: self._starter,
             versions=self._versions,
+            peers=peers,
         )
         self._queries = QueryDesk(store, clock, entropy, self._matcher, self._versions)
-        self._updates = UpdateDesk(store, self._funnel, self._locator, self.namespaces)
+        self._asking = Asking(
+            queries=self._queries,
+            locator=self._locator,
+            matcher=self._matcher,
+            versions=self._versions,
+            namespaces=self.namespaces,
+            fleet=self._fleet,
+        )
+        self._updates = UpdateDesk(store, self._cache, self._funnel, self._locator, self.namespaces, peers)
         self._updates_with_start = UpdatesWithStart(
             starter=self._starter, updates=self._updates, locator=self._locator, namespaces=self.namespaces
         )
@@ -198,8 +242,42 @@ class Engine:
             namespaces=self.namespaces,
         )
         self._api_keys = ApiKeys(store, clock, entropy)
-        self._reader = Reader(store, self._locator, self._waiters, self.namespaces)
-        self._keeping = Keeping(store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces)
+        self._reader = Reader(store, self._locator, self._waiters, self.namespaces, peers)
+        self._keeping = Keeping(
+            store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces, peers=peers
+        )
+        self._reactions = self._react(self._fleet) if self._fleet is not None else None
+
+    def _react(self, fleet: Fleet) -> Reactions:
+        return Reactions(
+            store=self._store,
+            clock=self._clock,
+            fleet=fleet,
+            cache=self._cache,
+            matcher=self._matcher,
+            claims=self._claims,
+            asking=self._asking,
+            updates=self._updates,
+            waiters=self._waiters,
+            attention=self._attention,
+            outbox=self._outbox,
+            versions=self._versions,
+            lost=LostSessions(
+                self._store,
+                self._cache,
+                self._funnel,
+                fleet,
+                limits_of=self._limits,
+                is_attached=lambda session_id: self._matcher.session(session_id) is not None,
+            ),
+            on_stale=self._discarded,
+            release=lambda entry, is_lost: self._release(entry, Lost(is_lost)),
+        )
+
+    @property
+    def node_id(self) -> str:
+        """The id of this node; in a fleet it changes when the node was silent for too long."""
+        return self._own_id if self._fleet is None else self._fleet.nodes.node_id
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +290,11 @@ class Engine:
         await self.namespaces.load()
         await self._versions.load()
         await self._ids.fill()
-        await recover(self._store, self._cache, self._funnel, limits_of=self._limits)
+        if self._fleet is not None and self._reactions is not None:
+            await self._fleet.start(self._reactions)
+            self._reactions.start()
+        else:
+            await recover(self._store, self._cache, self._funnel, limits_of=self._limits)
         self._is_open = True
         await self._attention.start()
         self._outbox.wake()
@@ -224,6 +306,8 @@ class Engine:
             return
         self._is_open = False
         await self._keeping.close()
+        if self._reactions is not None:
+            await self._reactions.close()
         await self._matcher.close()
         await self._attention.close()
         await self._outbox.close()
@@ -232,6 +316,8 @@ class Engine:
         await self._pipeline.wait_idle()
         await self._ids.close()
         self._waiters.wake_all()
+        if self._fleet is not None:
+            await self._fleet.close()
         await self._store.close()
 
     # --- clients: changing a run ------------------------------------------------------------------------------------
@@ -426,19 +512,16 @@ class Engine:
         """Ask workflow code."""
         self._check_open()
         with telling_store_errors():
-            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
-            return await self._queries.ask(entry, request, self._limits(request.namespace))
+            return await self._asking.ask(request)
 
     async def describe_workflow(self, request: r.DescribeWorkflowRequest) -> r.WorkflowDescription:
         """Everything about one run, and why it waits."""
         self._check_open()
         with telling_store_errors():
-            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+            entry = await self._locator.find_current(request.namespace, request.workflow_id, request.run_id)
             # What is on its way to the store may yet be lost: nobody is told of it (law 3).
             while entry.unsettled_count:
-                settled: asyncio.Future[None] = self._loop.create_future()
-                self._pipeline.after_current(entry, partial(settled.set_result, None))
-                await settled
+                await self._wait_settled(entry)
                 if entry.is_discarded:
                     entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
         return describe_state(entry.state, why_unmatched=self._why_unmatched)
@@ -553,6 +636,11 @@ class Engine:
             lambda s, now: decide_heartbeat_activity(s, request, now),
             reply=lambda _, transition: r.HeartbeatActivityResponse(cancel_requested=transition.reply.cancel_requested),
         )
+
+    async def _wait_settled(self, entry: RunEntry) -> None:
+        settled: asyncio.Future[None] = self._loop.create_future()
+        self._pipeline.after_current(entry, partial(settled.set_result, None))
+        await settled
 
     # --- the ways in ------------------------------------------------------------------------------------------------
 
@@ -687,12 +775,20 @@ class Engine:
             self._funnel.spawn(self._wake_due_later(entry))
             return
         limits = self._limits(entry.state.namespace)
-        self._funnel.apply(
-            entry,
-            Operation(
-                lambda s, now: decide_due(s, now, limits, new_run_id=self._entropy.uuid7, started=entry.started_event)
-            ),
-        )
+
+        def bind(entry: RunEntry) -> Decision:
+            return lambda s, now: decide_due(
+                s, now, limits, new_run_id=self._entropy.uuid7, started=entry.started_event
+            )
+
+        async def locate() -> RunEntry:
+            again = await self._cache.load(entry.shard, entry.run_key) or entry
+            await self._reader.ensure_started_event(again)
+            operation.decide = bind(again)
+            return again
+
+        operation = Operation(bind(entry), locate=locate)
+        self._funnel.apply(entry, operation)
 
     async def _wake_due_later(self, entry: RunEntry) -> None:
         try:
@@ -720,6 +816,7 @@ class Engine:
                     self._matcher.reroute(state.namespace, entry.run_key)
         if entry.update_waiters:
             self._updates.wake(entry, transition)
+        self._peers.on_changed(entry, transition)
         if entry.queries:
             for query in self._queries.ask_waiting(entry):
                 self._funnel.spawn(self._queries.ask_directly(entry, query))
@@ -733,7 +830,9 @@ class Engine:
         """The run's state in memory cannot be trusted any more."""
         self._cache.discard(entry)
         self._pipeline.abandon(entry)
-        if entry.update_waiters:
+        if self._reactions is not None:
+            self._reactions.on_discarded(entry)
+        elif entry.update_waiters:
             self._updates.abandon(entry)
         self._queries.abandon(entry)
 

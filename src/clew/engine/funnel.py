@@ -27,19 +27,19 @@ from clew.core.transition import (
     ActivityTaskReady,
     RunClosed,
     Transition,
-    UpdateSettled,
-    WorkflowTaskDropped,
     WorkflowTaskReady,
 )
 from clew.engine.background import Background
 from clew.engine.offers import Offer, OfferDesk
 from clew.engine.outbox_rows import OUTBOX_EFFECTS
+from clew.engine.peers import Peers
 from clew.engine.pipeline import CommitPipeline, Outcome, Submission
 from clew.engine.runs import RunCache, RunEntry
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.store import (
     CommitStatus,
+    OutboxRow,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -112,6 +112,8 @@ class OpSubmission(Submission, eq=False):
 
     operation: Operation | None = None
     offers: list[Offer] = msgspec.field(default_factory=list[Any])
+    sticky_elsewhere: str = ""
+    """The session of another node that the workflow task waits for."""
 
 
 def submission_of(
@@ -136,9 +138,11 @@ class Funnel:
         desk: OfferDesk,
         adopt_new_run: Callable[[RunEntry, ExecutionState], RunEntry],
         on_changed: Callable[[RunEntry, Transition], None],
-        on_outbox: Callable[[], None],
+        on_outbox: Callable[[list[OutboxRow]], None],
         on_discard: Callable[[RunEntry], None],
         on_failed: Callable[[RunEntry, StoreError], None],
+        peers: Peers,
+        is_current: Callable[[RunEntry], Awaitable[bool]],
     ) -> None:
         self._clock = clock
         self._cache = cache
@@ -149,6 +153,8 @@ class Funnel:
         self._on_outbox = on_outbox
         self._on_discard = on_discard
         self._on_failed = on_failed
+        self._peers = peers
+        self._is_current = is_current
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._background = Background("engine")
@@ -237,10 +243,25 @@ class Funnel:
         def settled() -> None:
             if entry.is_discarded and operation.locate is not None:
                 self.spawn(self.retry(operation))
-            else:
+            elif operation.future is None or self._peers.is_alone:
                 tell()
+            else:
+                self.spawn(self._tell_if_current(entry, operation, tell))
 
         self._pipeline.after_current(entry, settled)
+
+    async def _tell_if_current(self, entry: RunEntry, operation: Operation, tell: Callable[[], None]) -> None:
+        """Tell what was decided without a commit, unless another node has changed the run: then decide again."""
+        try:
+            is_current = await self._is_current(entry)
+        except StoreError as error:
+            operation.refuse(store_error(error))
+            return
+        operation.attempts += 1
+        if is_current or operation.locate is None or operation.attempts >= ATTEMPTS_MAX:
+            tell()
+        else:
+            await self.retry(operation)
 
     # --- hand-over --------------------------------------------------------------------------------------------------
 
@@ -291,8 +312,12 @@ class Funnel:
             self._desk.send(offer)
         if submission.tasks_put:
             self._desk.note_rows(submission.tasks_put)
+        if submission.sticky_elsewhere:
+            self._peers.on_sticky(entry, submission.sticky_elsewhere)
         if transition.effects:
             self._perform(entry, transition)
+        if submission.outbox_put:
+            self._on_outbox(submission.outbox_put)
         if operation is not None:
             if operation.on_committed is not None:
                 operation.on_committed(entry, transition)
@@ -305,19 +330,12 @@ class Funnel:
         self._on_changed(entry, transition)
 
     def _perform(self, entry: RunEntry, transition: Transition) -> None:
-        wakes_outbox = False
         for effect in transition.effects:
             kind = type(effect)
-            if kind is WorkflowTaskReady or kind is ActivityTaskReady or kind is WorkflowTaskDropped:
-                continue
             if kind is ActivityCancelWanted:
                 self._desk.send_cancel(entry, effect)  # type: ignore[arg-type]
             elif kind is RunClosed:
                 self._cache.mark_closed(entry)
-            elif kind is not UpdateSettled:
-                wakes_outbox = True
-        if wakes_outbox:
-            self._on_outbox()
 
     def _lost(self, submission: OpSubmission, outcome: Outcome) -> None:
         operation = submission.operation

@@ -61,6 +61,10 @@ class HistoryWaiters:
                 if not futures:
                     del waiting[run_key]
 
+    def is_waited(self, run_key: int) -> bool:
+        """Whether anybody waits on the run."""
+        return run_key in self._any or run_key in self._close
+
     def wake(self, run_key: int, *, is_closed: bool) -> None:
         """The run changed."""
         if self._any:

@@ -20,6 +20,7 @@ from clew.core.transition import Transition, WorkflowTaskReady
 from clew.engine.funnel import Funnel, submission_of
 from clew.engine.namespaces import Namespaces
 from clew.engine.offers import OfferDesk
+from clew.engine.peers import Peers
 from clew.engine.runs import RunCache
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError
@@ -44,6 +45,7 @@ class Keeping:
         desk: OfferDesk,
         *,
         namespaces: Namespaces,
+        peers: Peers,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -51,6 +53,7 @@ class Keeping:
         self._funnel = funnel
         self._desk = desk
         self._namespaces = namespaces
+        self._peers = peers
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -70,7 +73,8 @@ class Keeping:
         """Queue tasks that lost their row, and answer how many."""
         found = 0
         after = 0
-        while rows := await self._store.find_busy_runs(None, after, PAGE_ROWS):
+        shards = self._peers.own_shards()
+        while shards != [] and (rows := await self._store.find_busy_runs(shards, after, PAGE_ROWS)):
             after = rows[-1].run_key
             for row in rows:
                 entry = await self._cache.load(row.shard, row.run_key)
@@ -94,6 +98,8 @@ class Keeping:
         """Delete closed runs whose retention time is over, and answer how many."""
         deleted = 0
         for namespace in self._namespaces.all():
+            if not self._peers.does_housekeeping(namespace.name):
+                continue
             before = self._clock.now() - timedelta(seconds=namespace.retention_seconds)
             while True:
                 count = await self._store.delete_closed_runs(namespace.name, before, DELETE_ROWS)

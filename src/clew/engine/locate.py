@@ -5,8 +5,11 @@ Owns: the look-up and its refusals ("no such workflow", "not the run you mean").
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from clew.engine.namespaces import Namespaces
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.peers import ALONE, Peers
+from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.model.inputs import TaskToken
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
@@ -16,10 +19,22 @@ from clew.service.errors import RPCError
 class Locator:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, cache: RunCache, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        store: Store,
+        cache: RunCache,
+        namespaces: Namespaces,
+        peers: Peers = ALONE,
+        *,
+        on_stale: Callable[[RunEntry], None] | None = None,
+        wait_settled: Callable[[RunEntry], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
         self._cache = cache
         self._namespaces = namespaces
+        self._peers = peers
+        self._on_stale = on_stale
+        self._wait_settled = wait_settled
 
     def at_hand(self, namespace: str, workflow_id: str, run_id: str = "") -> RunEntry | None:
         """The open run, when it is in memory and is the one meant."""
@@ -42,6 +57,31 @@ class Locator:
         if entry is None or entry.state.workflow_id != workflow_id:
             raise not_found(namespace, workflow_id, run_id)
         return entry
+
+    async def find_current(self, namespace: str, workflow_id: str, run_id: str = "") -> RunEntry:
+        """The same, sure to be no older than this call: another node may have changed the run in memory.
+
+        Raises:
+            RPCError: ``workflow_not_found``, ``namespace_not_found``.
+        """
+        entry = self.at_hand(namespace, workflow_id, run_id)
+        if entry is not None and not await self.is_current(entry):
+            entry = None
+        return entry if entry is not None else await self.find(namespace, workflow_id, run_id)
+
+    async def is_current(self, entry: RunEntry) -> bool:
+        """Whether no other node has changed the run since it was read; one that is behind is discarded."""
+        if self._peers.is_alone or self._on_stale is None or self._wait_settled is None:
+            return not entry.is_discarded
+        if entry.unsettled_count:
+            await self._wait_settled(entry)
+            return not entry.is_discarded
+        if entry.is_discarded or not entry.state.is_open:
+            return not entry.is_discarded
+        versions = await self._store.find_versions([(entry.shard, entry.run_key)])
+        if is_behind(entry, versions.get(entry.run_key, 0)):
+            self._on_stale(entry)
+        return not entry.is_discarded
 
     async def by_key(self, shard: int, run_key: int, *, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
         """The run that a token names.

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from clew.engine.background import Background
+from clew.engine.peers import Peers
 from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
@@ -111,13 +112,11 @@ class Session:
 
     def polls(self, kind: TaskKind) -> bool:
         """Whether this worker takes tasks of this kind at all."""
-        return self.hello.takes_workflow_tasks if kind is TaskKind.WORKFLOW else self.hello.takes_activity_tasks
+        return polls(self.hello, kind)
 
     def takes(self, want: Want) -> bool:
         """Whether this worker may have such a task."""
-        if want.kind is TaskKind.WORKFLOW:
-            return self.hello.takes_workflow_tasks and self.takes_workflow(want.type_name, want.version)
-        return self.hello.takes_activity_tasks and self.takes_activity(want.type_name, want.version)
+        return want.fits(self.hello, self.version)
 
     def credits(self, kind: TaskKind) -> int:
         """How many more tasks of this kind it may be offered."""
@@ -130,6 +129,16 @@ class Want(NamedTuple):
     kind: TaskKind
     type_name: str
     version: DeploymentVersion | None
+
+    def fits(self, hello: WorkerHello, version: DeploymentVersion | None) -> bool:
+        """Whether a worker may have the task that said this of itself, and is routed to by `version`."""
+        types = hello.workflow_types if self.kind is TaskKind.WORKFLOW else hello.activity_types
+        return version == self.version and polls(hello, self.kind) and (types is None or self.type_name in types)
+
+
+def polls(hello: WorkerHello, kind: TaskKind) -> bool:
+    """Whether a worker that said this of itself takes tasks of the kind at all."""
+    return hello.takes_workflow_tasks if kind is TaskKind.WORKFLOW else hello.takes_activity_tasks
 
 
 class _Queue:
@@ -174,10 +183,14 @@ class Matcher:
         recheck_sticky: Callable[[Session], None],
         on_suspended: Callable[[Session], None],
         on_detached: Callable[[Session], None],
+        peers: Peers,
+        claim_lease: timedelta = CLAIM_LEASE,
     ) -> None:
         self._store = store
         self._clock = clock
         self._node_id = node_id
+        self._peers = peers
+        self._claim_lease = claim_lease
         self._start_claimed = start_claimed
         self._start_sticky = start_sticky
         self._recheck_sticky = recheck_sticky
@@ -207,6 +220,20 @@ class Matcher:
         queue.unpolled_since = None
         queue.version_left.pop(session.version, None)
         self._changed()
+        self._peers.on_workers_changed()
+
+    def rename(self, node_id: str) -> None:
+        """This node has another id now, and so have its sessions; what they held under their old ids is lost."""
+        self._node_id = node_id
+        sessions = list(self._sessions.values())
+        self._sessions = {}
+        for session in sessions:
+            is_polling = session.queue.sessions.pop(session.session_id, None) is not None
+            session.session_id = f"{node_id}/{session.session_id.rpartition('/')[2]}"
+            session.sticky_waiting.clear()
+            self._sessions[session.session_id] = session
+            if is_polling:
+                session.queue.sessions[session.session_id] = session
 
     def session(self, session_id: str) -> Session | None:
         """The attached session with this id."""
@@ -283,6 +310,7 @@ class Matcher:
         for ready in queue.ready.values():
             ready.pop(session, None)
         if queue.sessions.pop(session.session_id, None):
+            self._peers.on_workers_changed()
             if not any(other.version == session.version for other in queue.sessions.values()):
                 queue.version_left[session.version] = self._clock.now()
             if not queue.sessions:
@@ -368,14 +396,16 @@ class Matcher:
         return any(session.version == version and session.polls(kind) for session in sessions)
 
     def is_version_attached(self, namespace: str, version: DeploymentVersion) -> bool:
-        """Whether any worker of the version is attached to this node."""
+        """Whether any worker of the version is attached, to this node or another."""
         return any(
             session.version == version and session.hello.namespace == namespace for session in self._sessions.values()
-        )
+        ) or any(worker.version == version for worker in self._peers.workers(namespace))
 
     def knows_type(self, namespace: str, task_queue: str, want: Want) -> bool:
-        """Whether any session on the queue may have such a task, now or when it has a credit."""
-        return any(session.takes(want) for session in self._queue(namespace, task_queue).sessions.values())
+        """Whether any worker on the queue, of this node or another, may have such a task, now or later."""
+        return any(session.takes(want) for session in self._queue(namespace, task_queue).sessions.values()) or any(
+            want.fits(worker.hello, worker.version) for worker in self._peers.workers(namespace, task_queue)
+        )
 
     def why_unmatched(self, namespace: str, task_queue: str, want: Want) -> str:
         """In words: why a task of this queue has no worker (law 12)."""
@@ -383,6 +413,9 @@ class Matcher:
         kind, version = want.kind, want.version
         noun = "workflow" if kind is TaskKind.WORKFLOW else "activity"
         versions = {session.version for session in queue.sessions.values() if session.polls(kind)}
+        versions |= {
+            worker.version for worker in self._peers.workers(namespace, task_queue) if polls(worker.hello, kind)
+        }
         if not versions and version is None:
             return f"no worker polls task queue {task_queue!r} for {noun} tasks{_since(queue.unpolled_since)}"
         if version not in versions:
@@ -417,6 +450,7 @@ class Matcher:
                     _name(want.version),
                 )
         set_aside[want][row.task_id] = row
+        self._peers.on_set_aside(row)
 
     def forget_set_aside(self, row: TaskRow) -> None:
         """Nobody wants this row any more."""
@@ -424,6 +458,17 @@ class Matcher:
         for want in list(set_aside):
             if set_aside[want].pop(row.task_id, None) is not None and not set_aside[want]:
                 del set_aside[want]
+
+    def look_at_hungry(self) -> None:
+        """Rows may have been queued by other nodes: claim for all whose sessions wait for work."""
+        for queue in list(self._queues.values()):
+            for kind in TaskKind:
+                if queue.ready[kind] and not queue.draining[kind]:
+                    self.note_backlog(queue.namespace, queue.name, kind)
+
+    def is_wanted(self, row: TaskRow) -> bool:
+        """Whether a session here waits for work of the kind on the row's queue."""
+        return bool(self._queue(row.namespace, row.task_queue).ready[row.kind])
 
     def reroute(self, namespace: str, run_key: int | None = None) -> None:
         """Which version tasks go to has changed: look again at those that wait here, all or those of one run."""
@@ -460,7 +505,7 @@ class Matcher:
             while queue.ready[kind]:
                 credits = sum(session.credits(kind) for session in queue.ready[kind])
                 queue.backlog[kind] = False
-                until = self._clock.now() + CLAIM_LEASE
+                until = self._clock.now() + self._claim_lease
                 limit = min(credits * surplus, CLAIM_ROWS_MAX)
                 rows = await self._store.claim_tasks(queue.namespace, queue.name, kind, limit, until)
                 if not rows:
@@ -481,7 +526,7 @@ class Matcher:
             loop = asyncio.get_running_loop()
             loop.call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
             # A claim whose answer was lost holds until its lease ends, and nothing else may ever be queued here.
-            lease_ends_in = CLAIM_LEASE.total_seconds() + CLAIM_RETRY_SECONDS
+            lease_ends_in = self._claim_lease.total_seconds() + CLAIM_RETRY_SECONDS
             loop.call_later(lease_ends_in, self.note_backlog, queue.namespace, queue.name, kind)
         finally:
             queue.draining[kind] = False

@@ -25,6 +25,7 @@ from clew.core.versioning import forget_sticky
 from clew.engine.history import read_events
 from clew.engine.ids import IdBlocks
 from clew.engine.matching import Matcher, Session
+from clew.engine.peers import Peers
 from clew.engine.runs import RunEntry
 from clew.engine.versions import Versions
 from clew.model.events import ActivityTaskScheduled, Event
@@ -118,8 +119,10 @@ class OfferDesk:
         secret_of: Callable[[str], bytes],
         spawn: Callable[[Awaitable[None]], None],
         versions: Versions,
+        peers: Peers,
     ) -> None:
         self._store = store
+        self._peers = peers
         self._matcher = matcher
         self._ids = ids
         self._limits_of = limits_of
@@ -137,9 +140,12 @@ class OfferDesk:
         version = self._versions.for_workflow(state)
         if effect.sticky_session:
             session = self._matcher.take_sticky_session(effect.sticky_session)
-            if session is not None and session.version != version:
+            if session is None and self._peers.is_elsewhere(effect.sticky_session):
+                submission.sticky_elsewhere = effect.sticky_session
+                return
+            if session is None or session.version != version:
                 forget_sticky(state)
-            elif session is not None:
+            else:
                 if self._matcher.use_workflow_credit(session):
                     self._start_workflow_task(submission, session, effect.scheduled_event_id, effect.attempt, now)
                 else:
@@ -287,9 +293,9 @@ class OfferDesk:
         self._matcher.refund(offer.session, kind)
 
     def send_cancel(self, entry: RunEntry, effect: ActivityCancelWanted) -> None:
-        """Tell a running attempt to stop, if its worker is here."""
+        """Tell a running attempt to stop, here or at the node that its worker is attached to."""
         session = self._matcher.session(effect.session)
-        if session is None:
+        if session is None and not self._peers.is_elsewhere(effect.session):
             return
         state = entry.state
         token = TaskToken(
@@ -302,12 +308,17 @@ class OfferDesk:
             attempt=effect.attempt,
             lease_id=effect.lease_id,
         )
-        session.sink.cancel_activity(token, ActivityCancelReason(effect.reason))
+        reason = ActivityCancelReason(effect.reason)
+        if session is None:
+            self._peers.on_cancel_wanted(effect.session, token, reason)
+        else:
+            session.sink.cancel_activity(token, reason)
 
     def note_rows(self, rows: list[TaskRow]) -> None:
         """Rows were queued: whoever waits on their queues may take them."""
         for namespace, task_queue, kind in {(r.namespace, r.task_queue, r.kind) for r in rows}:
             self._matcher.note_backlog(namespace, task_queue, kind)
+        self._peers.on_rows_queued(rows)
 
     def forget_rows(self, task_ids: list[int]) -> None:
         """Remove rows of tasks that nobody wants any more."""

@@ -3,18 +3,21 @@
 Owns: the delivery of each kind of effect, and its retries. Never: decides (``core``), or writes rows (the pipeline
 does, in the transition that wants the effect).
 
-How it works: rows are read in order and delivered concurrently, one task a row. Each delivery is idempotent: a start
-and a signal carry a request id made from the run and event that want them, a result is refused when the parent has it
-already. The row is removed in the very commit that records the outcome on the sender, or by itself when there is
-nothing to record. A delivery that meets a passing fault is tried again with back-off; a crash delivers again after the
-restart.
+How it works: a node delivers what it has committed right after the commit, from memory, concurrently, one task a row.
+What nobody delivers (its node went down, or the outcome of the commit was unknown) is read from the store: at the
+start, and in a fleet by the owner of the shard, when it takes that over and when two of its sweeps find the same row.
+Each delivery is idempotent: a start and a signal carry a request id made from the run and event that want them, a
+result is refused when the parent has it already. The row is removed in the very commit that records the outcome on the
+sender, or by itself when there is nothing to record. A delivery that meets a passing fault is tried again with
+back-off; a crash delivers again after the restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any, Final, assert_never
 
 from clew.core.decisions import (
@@ -43,6 +46,7 @@ from clew.engine.funnel import Decision, Funnel, Operation
 from clew.engine.history import read_events
 from clew.engine.locate import Locator
 from clew.engine.outbox_rows import decode_outbox
+from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.versions import Versions
@@ -92,6 +96,7 @@ class Outbox:
         locator: Locator,
         starter: Callable[[], Starter],
         versions: Versions,
+        peers: Peers,
     ) -> None:
         self._store = store
         self._cache = cache
@@ -99,14 +104,41 @@ class Outbox:
         self._locator = locator
         self._starter = starter
         self._versions = versions
+        self._peers = peers
+        self._queued: deque[OutboxRow] = deque()
+        """Committed here, and waiting for others to be delivered."""
+        self._seen: set[int] = set()
+        """Messages that the last sweep found."""
         self._is_reading = False
         self._is_wanted = False
         self._is_closed = False
         self._in_flight: set[int] = set()
         self._background = Background("outbox")
 
+    def deliver(self, rows: Iterable[OutboxRow]) -> None:
+        """These rows are durable now."""
+        if self._is_closed:
+            return
+        for row in rows:
+            if row.message_id in self._in_flight:
+                continue
+            if len(self._in_flight) < IN_FLIGHT_MAX:
+                self._begin(row)
+            else:
+                self._queued.append(row)
+
+    async def sweep(self) -> None:
+        """Deliver rows of this node's shards that lay there at the last sweep already."""
+        shards = self._peers.own_shards()
+        rows = await self._store.read_outbox(shards, 0, READ_ROWS) if shards != [] else []
+        left = [row for row in rows if row.message_id in self._seen and row.message_id not in self._in_flight]
+        self._seen = {row.message_id for row in rows}
+        if left:
+            logger.info("outbox.taken_over messages=%d", len(left))
+            self.deliver(left)
+
     def wake(self) -> None:
-        """There may be new rows."""
+        """There may be rows in the store that nobody delivers."""
         self._is_wanted = True
         if not self._is_reading and not self._is_closed:
             self._is_reading = True
@@ -121,11 +153,13 @@ class Outbox:
         try:
             while self._is_wanted and len(self._in_flight) < IN_FLIGHT_MAX:
                 self._is_wanted = False
-                rows = await self._store.read_outbox(None, 0, READ_ROWS + len(self._in_flight))
+                shards = self._peers.own_shards()
+                if shards == []:
+                    return
+                rows = await self._store.read_outbox(shards, 0, READ_ROWS + len(self._in_flight))
                 fresh = [row for row in rows if row.message_id not in self._in_flight]
                 for row in fresh:
-                    self._in_flight.add(row.message_id)
-                    self._background.spawn(self._deliver(row))
+                    self._begin(row)
                 if len(fresh) >= READ_ROWS:
                     self._is_wanted = True
         except StoreError as error:
@@ -133,6 +167,10 @@ class Outbox:
             asyncio.get_running_loop().call_later(RETRY_SECONDS[2], self.wake)
         finally:
             self._is_reading = False
+
+    def _begin(self, row: OutboxRow) -> None:
+        self._in_flight.add(row.message_id)
+        self._background.spawn(self._deliver(row))
 
     async def _deliver(self, row: OutboxRow) -> None:
         attempt = 0
@@ -151,6 +189,8 @@ class Outbox:
                 attempt += 1
         finally:
             self._in_flight.discard(row.message_id)
+            if self._queued and not self._is_closed:
+                self._begin(self._queued.popleft())
             if self._is_wanted and not self._is_closed:
                 self.wake()
 
@@ -357,7 +397,7 @@ class Outbox:
 
     async def _find(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry | None:
         try:
-            return await self._locator.find(namespace, workflow_id, run_id)
+            return await self._locator.find_current(namespace, workflow_id, run_id)
         except RPCError as error:
             if error.code is RejectionCode.WORKFLOW_NOT_FOUND:
                 return None

@@ -35,6 +35,7 @@ from clew.model.events import (
 from clew.ports.store import (
     CommitStatus,
     HistoryBatch,
+    OutboxRow,
     PendingItem,
     RunWrite,
     Store,
@@ -73,6 +74,7 @@ class Submission(Reply[Any], eq=False):
         transition: The whole of what was decided; None for an express one, which has nothing but its events.
         due_at: For an express one: the deadline that it adds to the run; None when it closes the run.
         reaches_out: Whether an effect on another execution is among the transition's.
+        outbox_put: Those effects as rows, once they have been written.
         more: Later submissions of the same run in the same write; kept at the first of them.
         unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
     """
@@ -83,6 +85,7 @@ class Submission(Reply[Any], eq=False):
     transition: Transition | None = None
     tasks_put: list[TaskRow] | None = None
     tasks_delete: list[int] | None = None
+    outbox_put: list[OutboxRow] | None = None
     outbox_delete: int | None = None
     due_at: datetime | None = None
     reaches_out: bool = False
@@ -285,7 +288,8 @@ class CommitPipeline:
             if transition is None:
                 continue
             if submission.reaches_out:
-                outbox = [*(outbox or ()), *outbox_rows(entry, transition, self._ids)]
+                submission.outbox_put = outbox_rows(entry, transition, self._ids)
+                outbox = [*(outbox or ()), *submission.outbox_put]
             if transition.dirty_items and state.is_wide:
                 dirty = transition.dirty_items if dirty is None else dirty | transition.dirty_items
         items_put, items_delete = _item_changes(entry, dirty) if state.is_wide else NO_CHANGES

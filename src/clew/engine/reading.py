@@ -12,6 +12,7 @@ from clew.engine.funnel import telling_store_errors
 from clew.engine.history import LONG_POLL_SECONDS, HistoryWaiters, read_events
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
+from clew.engine.peers import ALONE, Peers
 from clew.engine.runs import RunEntry
 from clew.engine.summary import info_of
 from clew.engine.visibility import parse_filter
@@ -35,10 +36,18 @@ PAGE_SIZE_MAX: Final = 1_000
 class Reader:
     """All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, locator: Locator, waiters: HistoryWaiters, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        store: Store,
+        locator: Locator,
+        waiters: HistoryWaiters,
+        namespaces: Namespaces,
+        peers: Peers = ALONE,
+    ) -> None:
         self._store = store
         self._locator = locator
         self._waiters = waiters
+        self._peers = peers
         self._namespaces = namespaces
 
     async def get_history(self, request: GetHistoryRequest) -> GetHistoryResponse:
@@ -47,7 +56,7 @@ class Reader:
             return await self._page(request)
 
     async def _page(self, request: GetHistoryRequest) -> GetHistoryResponse:
-        entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
+        entry = await self._locator.find_current(request.namespace, request.workflow_id, request.run_id)
         if request.wait_new_event:
             entry = await self._wait_for_events(entry, request)
         state = entry.state
@@ -106,6 +115,7 @@ class Reader:
         deadline = loop.time() + LONG_POLL_SECONDS
         while not self._has_news(entry, request):
             waiter = self._waiters.register(entry.run_key, close_only=request.close_event_only)
+            self._peers.on_waiting(entry, close_only=request.close_event_only)
             timer = loop.call_at(deadline, _give_up, waiter)
             try:
                 await waiter

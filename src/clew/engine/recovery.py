@@ -1,19 +1,21 @@
-"""Recovery: taking up what was out at workers when the store was last let go of.
+"""Recovery: taking up what was out at workers whose node, or whose session, is gone.
 
-Owns: the look at busy runs at start-up. Never: looks at parked or closed runs (they are found by their deadlines, or
-not at all).
+Owns: the look at busy runs at start-up, and in a fleet when a node is gone or a shard was taken over. Never: looks at
+parked or closed runs (they are found by their deadlines, or not at all).
 
-How it works: a worker session lives no longer than the engine process it is attached to. So when an engine takes over a
-store, every session that a busy run names is lost: its workflow task goes back to the queue, its activity attempts
-count as lost. Tasks that waited for a worker lie in queued rows, written with the transition that made them, and need
-nothing.
+How it works: a worker session lives no longer than the engine process it is attached to. When an engine takes over a
+store that is its own, every session that a busy run names is lost: its workflow task goes back to the queue, its
+activity attempts count as lost. In a fleet only those sessions are lost whose node has no row any more. A row is there
+before its node attaches the first worker, and an id is never used again; so rows are read after the runs, and a node
+without one then is gone for good. Tasks that waited for a worker lie in queued rows, written with the transition that
+made them, and need nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -22,14 +24,20 @@ from typing import Any, Final
 from clew.core.decisions import decide_sessions_lost
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
+from clew.engine.background import Background
+from clew.engine.fleet import Fleet, node_of
 from clew.engine.funnel import Funnel, Operation
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.runs import RunCache, RunEntry, sessions_named
 from clew.model.limits import Limits
-from clew.ports.store import RunRow, Store, StoreCorrupt
+from clew.ports.store import RunRow, Store, StoreCorrupt, StoreError
+from clew.service.errors import RPCError
 
 logger = logging.getLogger("clew.engine")
 
 PAGE_ROWS: Final = 500
+
+LOOK_AGAIN_SECONDS: Final = 1.0
+"""After a look that the store cut short."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,111 @@ def _adopt(cache: RunCache, row: RunRow, left: set[int]) -> RunEntry | None:
 
 def release_lost(lost: Lost, limits: Limits, state: ExecutionState, now: datetime) -> Transition | None:
     return decide_sessions_lost(state, lost.is_lost, now, limits=limits, keeps_attempts=lost.keeps_attempts)
+
+
+class LostSessions:
+    """Finds the runs of this node's shards that count on sessions which are gone. Belongs to the engine's loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        cache: RunCache,
+        funnel: Funnel,
+        fleet: Fleet,
+        *,
+        limits_of: Callable[[str], Limits],
+        is_attached: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._funnel = funnel
+        self._fleet = fleet
+        self._limits_of = limits_of
+        self._is_attached = is_attached
+        self._gone: set[str] = set()
+        """Nodes that are known to have no row; their ids never come back."""
+        self._is_running = False
+        self._is_wanted = False
+        self._background = Background("recovery")
+
+    def look_soon(self) -> None:
+        """A node is gone, or a shard was taken over."""
+        self._is_wanted = True
+        if not self._is_running:
+            self._is_running = True
+            self._background.spawn(self._look_until_done())
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._background.cancel()
+
+    async def look(self) -> int:
+        """Release what is held by sessions that are gone; answers how many runs that concerned.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        released = 0
+        after = 0
+        shards = self._fleet.own_shards()
+        while shards:
+            with self._cache.reading() as left:
+                rows = await self._store.find_busy_runs(shards, after, PAGE_ROWS)
+                entries = [entry for row in rows if (entry := _adopt(self._cache, row, left)) is not None]
+            if not rows:
+                break
+            after = rows[-1].run_key
+            await self._learn(entries)
+            concerned = [entry for entry in entries if any(map(self._is_lost, sessions_named(entry.state)))]
+            await self._release(concerned)
+            released += len(concerned)
+        if released:
+            logger.info("recovery.released runs=%d", released)
+        return released
+
+    async def _look_until_done(self) -> None:
+        try:
+            while self._is_wanted:
+                self._is_wanted = False
+                try:
+                    await self.look()
+                except StoreError as error:
+                    logger.warning("recovery.look_failed error=%s", error)
+                    self._is_wanted = True
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        finally:
+            self._is_running = False
+
+    async def _learn(self, entries: Iterable[RunEntry]) -> None:
+        """Find out which of the nodes that these runs name are gone."""
+        nodes = self._fleet.nodes
+        named = {node_of(session) for entry in entries for session in sessions_named(entry.state)}
+        unknown = {node_id for node_id in named if node_id not in self._gone and node_id != nodes.node_id}
+        if unknown - nodes.live:
+            view = await self._store.read_fleet(nodes.node_id)
+            self._gone |= unknown - {node.node_id for node in view.nodes}
+
+    def _is_lost(self, session_id: str) -> bool:
+        node_id = node_of(session_id)
+        if node_id == self._fleet.nodes.node_id:
+            return not self._is_attached(session_id)
+        return node_id in self._gone
+
+    async def _release(self, entries: list[RunEntry]) -> None:
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Any]] = []
+        for entry in entries:
+            answer: asyncio.Future[Any] = loop.create_future()
+            answers.append(answer)
+            limits = self._limits_of(entry.state.namespace)
+            decide = partial(release_lost, Lost(self._is_lost), limits)
+            self._funnel.apply(entry, Operation(decide, answer, locate=partial(self._reload, entry)))
+        for outcome in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(outcome, RPCError) and outcome.is_retryable:
+                self._is_wanted = True
+            elif isinstance(outcome, Exception):
+                logger.error("recovery.release_failed error=%s", outcome)
+
+    async def _reload(self, entry: RunEntry) -> RunEntry:
+        again = await self._cache.load(entry.shard, entry.run_key)
+        return entry if again is None else again

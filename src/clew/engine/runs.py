@@ -173,8 +173,9 @@ class RunEntry:
 class RunCache:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, on_stale: Callable[[RunEntry], None] | None = None) -> None:
         self._store = store
+        self._on_stale = on_stale
         self._entries: OrderedDict[int, RunEntry] = OrderedDict()
         self._open_by_id: dict[tuple[str, str], int] = {}
         self._loading: dict[int, asyncio.Future[RunEntry | None]] = {}
@@ -264,14 +265,18 @@ class RunCache:
             self._readers = [reader for reader in self._readers if reader is not left]
 
     def adopt(self, row: RunRow, left: set[int]) -> RunEntry | None:
-        """The entry of a run just read (see `reading`); the one in memory wins, being newer.
+        """The entry of a run just read (see `reading`); the one in memory wins, unless another node changed it since.
 
         None when the run was in memory and left it while it was being read: the row may be from before its last change,
         and nobody would ever bring such an entry up to date.
         """
         entry = self._entries.get(row.run_key)
+        has_left = row.run_key in left
+        if entry is not None and self._on_stale is not None and is_behind(entry, row.version):
+            self._on_stale(entry)
+            entry = self._entries.get(row.run_key)
         if entry is None:
-            if row.run_key in left:
+            if has_left:
                 return None
             entry = entry_of(row)
             # A closed run changes no more: whoever reads it needs no shared entry, and memory need not keep one.
@@ -347,6 +352,24 @@ def entry_of(row: RunRow) -> RunEntry:
     entry.tail_from = state.next_event_id
     entry.durable_last_event_id = state.next_event_id - 1
     return entry
+
+
+def is_behind(entry: RunEntry, stored_version: int) -> bool:
+    """Whether another node has changed the run since; unknown, so no, while a change of this node is on its way."""
+    return not entry.unsettled_count and entry.persisted_version < stored_version
+
+
+def sessions_named(state: ExecutionState) -> set[str]:
+    """The worker sessions that an open run counts on."""
+    if not state.is_open:
+        return set()
+    named = {activity.session for activity in state.activities.values() if activity.started_time is not None}
+    task = state.workflow_task
+    if task is not None:
+        named |= {task.session if task.started_event_id else "", task.sticky_session}
+    named.add(state.sticky_session)
+    named.discard("")
+    return named
 
 
 def _names_session(state: ExecutionState, session_id: str) -> bool:

@@ -230,7 +230,7 @@ class Starter:
         self, request: StartWorkflowRequest, extras: StartExtras, future: asyncio.Future[Started], races: int
     ) -> None:
         try:
-            existing = await self._locator.find(request.namespace, request.workflow_id)
+            existing = await self._locator.find_current(request.namespace, request.workflow_id)
         except StoreError as error:
             _refuse(future, store_error(error))
             return

@@ -21,7 +21,8 @@ from clew.engine.funnel import Funnel, Operation
 from clew.engine.history import LONG_POLL_SECONDS, read_events
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
-from clew.engine.runs import RunEntry
+from clew.engine.peers import Peers
+from clew.engine.runs import RunCache, RunEntry
 from clew.model.events import UpdateOutcome, WorkflowExecutionUpdateCompleted
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
@@ -32,8 +33,18 @@ from clew.service.requests import PollUpdateRequest, UpdateResponse, UpdateStage
 class UpdateDesk:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, funnel: Funnel, locator: Locator, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        store: Store,
+        cache: RunCache,
+        funnel: Funnel,
+        locator: Locator,
+        namespaces: Namespaces,
+        peers: Peers,
+    ) -> None:
         self._store = store
+        self._cache = cache
+        self._peers = peers
         self._funnel = funnel
         self._locator = locator
         self._namespaces = namespaces
@@ -68,7 +79,7 @@ class UpdateDesk:
                 ),
             )
             admission: UpdateAdmission = await answer
-            return await self._wait(entry, admission, request.wait_stage, waiter)
+            return await self._wait(_home(entry, update_id, waiter), admission, request.wait_stage, waiter)
         finally:
             self.unregister(entry, update_id, waiter)
 
@@ -126,7 +137,7 @@ class UpdateDesk:
     async def _find_durable(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
         """The run, once all that is known of it now is durable: what it says of an update is an answer (law 3)."""
         while True:
-            entry = await self._locator.find(namespace, workflow_id, run_id)
+            entry = await self._locator.find_current(namespace, workflow_id, run_id)
             settled: asyncio.Future[Any] = self._loop.create_future()
             self._funnel.apply(entry, Operation(lambda s, now: None, settled))
             await settled
@@ -141,21 +152,47 @@ class UpdateDesk:
                     if not future.done():
                         future.set_result((entry, effect))
 
+    async def move(self, old: RunEntry) -> None:
+        """Another node has changed the run: those who wait on what was in memory of it wait on what is stored now.
+
+        Raises:
+            StoreError: The run could not be read; nobody was moved.
+        """
+        entry = await self._cache.load(old.shard, old.run_key)
+        waiting, old.update_waiters = old.update_waiters, {}
+        if entry is None or entry is old:
+            old.update_waiters = waiting
+            self.abandon(old)
+            return
+        old.successor = entry
+        for update_id, futures in waiting.items():
+            entry.update_waiters.setdefault(update_id, []).extend(futures)
+        self.look_again(entry)
+
+    def look_again(self, entry: RunEntry) -> None:
+        """Wake those who wait for updates that another node brought on: they look at the run themselves."""
+        for update_id in list(entry.update_waiters):
+            admission = known_update(entry, update_id)
+            is_waiting = admission is None or not (admission.accepted_event_id or admission.run_id)
+            if is_waiting and entry.state.is_open:
+                continue
+            for future in entry.update_waiters.pop(update_id):
+                if not future.done():
+                    future.set_result((entry, None))
+
+    def settle(self, entry: RunEntry, settled: UpdateSettled) -> None:
+        """Another node rejected an update."""
+        for future in entry.update_waiters.pop(settled.update_id, ()):
+            if not future.done():
+                future.set_result((entry, settled))
+
     def abandon(self, entry: RunEntry) -> None:
         """The run's memory is gone, and with it what was only admitted: callers send it again."""
         waiting, entry.update_waiters = entry.update_waiters, {}
         for futures in waiting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(
-                        RPCError(
-                            Rejection(
-                                code=RejectionCode.UNAVAILABLE,
-                                message="the update was not yet accepted when the engine lost its memory of it; "
-                                "send it again under the same update id",
-                            )
-                        )
-                    )
+                    future.set_exception(_lost())
 
     async def _wait(
         self, entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage, waiter: asyncio.Future[Any]
@@ -175,16 +212,30 @@ class UpdateDesk:
             done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
             if not done:
                 entry = _home(entry, update_id, waiter)
+                if not self._peers.is_alone and known_update(await self._current(entry), update_id) is None:
+                    raise _lost(update_id)
                 reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
                 return self._response(entry, update_id, reached)
-            settled: UpdateSettled
+            settled: UpdateSettled | None
             entry, settled = waiter.result()
+            if settled is None:
+                admission = known_update(entry, update_id) or await self._moved_on(entry, update_id)
+                waiter = self.register(entry, update_id)
+                continue
             if settled.outcome is not None:
                 return self._response(entry, update_id, UpdateStage.COMPLETED, settled.outcome)
             if settled.rejected:
                 raise _closed_before(entry, update_id)
             waiter = self.register(entry, update_id)
             admission = known_update(entry, update_id) or admission
+
+    async def _moved_on(self, entry: RunEntry, update_id: str) -> UpdateAdmission:
+        """How far the update has come that a closed run does not know: the run that followed may have taken it over."""
+        state = entry.state
+        latest = await self._locator.find_current(state.namespace, state.workflow_id)
+        if latest.run_key == entry.run_key or known_update(latest, update_id) is None:
+            raise _closed_before(entry, update_id)
+        return UpdateAdmission(update_id=update_id, run_id=latest.state.run_id)
 
     async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
         event_id = admission.completed_event_id
@@ -194,8 +245,13 @@ class UpdateDesk:
         assert isinstance(event, WorkflowExecutionUpdateCompleted), f"event {event_id} completes an update"
         return self._response(entry, admission.update_id, UpdateStage.COMPLETED, event.outcome)
 
+    async def _current(self, entry: RunEntry) -> RunEntry:
+        state = entry.state
+        return await self._locator.find_current(state.namespace, state.workflow_id, state.run_id)
+
     def register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
         """A future that the next settled stage of this update wakes."""
+        self._peers.on_waiting(entry, close_only=False)
         future: asyncio.Future[Any] = self._loop.create_future()
         entry.update_waiters.setdefault(update_id, []).append(future)
         return future
@@ -263,6 +319,17 @@ def _elsewhere(entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage) 
         run_id=admission.run_id,
         update_id=admission.update_id,
         wait_stage=stage,
+    )
+
+
+def _lost(update_id: str = "") -> RPCError:
+    which = f"update {update_id!r}" if update_id else "the update"
+    return RPCError(
+        Rejection(
+            code=RejectionCode.UNAVAILABLE,
+            message=f"{which} was not yet accepted when the engine lost its memory of it; send it again under the same "
+            "update id",
+        )
     )
 
 
