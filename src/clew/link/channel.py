@@ -76,6 +76,9 @@ class _ChannelWire:
         if self._closing is None:
             self._frames.put_nowait(frame)
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Whoever accepted the connection sees to its limits."""
+
     def close(self, code: CutCode, reason: str = "") -> None:
         """Send what is on its way, then close."""
         if self._closing is None:

@@ -184,6 +184,7 @@ class LinkServer:
             limits=self._limits,
             options=self.options,
         )
+        connection.wire.allow(self.options.frame_bytes_max)
         connection.wire.send(encode(welcome))
         connection.session = session
         session.bind(connection, hello.received if is_resumed else 0)

@@ -22,6 +22,10 @@ class Wire(Protocol):
         """Send one frame soon; nothing happens when the connection is closed."""
         ...
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Take frames of this length from now on; before, only what a greeting needs."""
+        ...
+
     def close(self, code: CutCode, reason: str = "") -> None:
         """Send what is on its way, then close; `WireUser.wire_lost` follows."""
         ...
