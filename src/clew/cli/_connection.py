@@ -18,7 +18,7 @@ import click
 
 from clew.cli._errors import CommandError, ReaderGone
 from clew.client import Client
-from clew.client._target import MEMORY, parse_target
+from clew.client._target import MEMORY, ServerTarget, SqliteTarget, parse_target
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, RPCError
 
@@ -90,6 +90,10 @@ async def reading(place: Place) -> AsyncGenerator[Client, None]:
     Raises:
         CommandError: There is no such file.
     """
+    if isinstance(parse_target(place.store), ServerTarget):
+        async with await _connect(place) as client:
+            yield client
+        return
     from clew.reading import connect_reader
 
     connection = await connect_reader(_existing_file(place))
@@ -112,7 +116,7 @@ async def owning(place: Place, *, may_create: bool = False) -> AsyncGenerator[Cl
         CommandError: There is no such file.
         RPCError: Another process owns the store; the message says which and what to do.
     """
-    if not may_create:
+    if not may_create and isinstance(parse_target(place.store), SqliteTarget):
         _existing_file(place)
     async with await _connect(place) as client:
         yield client
@@ -138,7 +142,9 @@ async def _awaited(awaitable: Awaitable[int | None]) -> int | None:
 
 
 def _existing_file(place: Place) -> str:
-    path = parse_target(place.store).path
+    target = parse_target(place.store)
+    assert isinstance(target, SqliteTarget), "only files are looked for"
+    path = target.path
     if path == MEMORY:
         raise CommandError("A store in memory belongs to one process and is empty here. Give a file.")
     if not os.path.exists(path):

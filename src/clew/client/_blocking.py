@@ -28,6 +28,7 @@ from clew.client._names import UNSET
 from clew.client._plugin import Plugin
 from clew.common import QueryRejectCondition
 from clew.converter import DataConverter
+from clew.service.tls import TLSConfig
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
         plugins: Sequence[Plugin] = (),
         lazy: bool = False,
+        api_key: str | None = None,
+        tls: bool | TLSConfig | None = None,
     ) -> BlockingClient:
         """Open an engine and give a client of it.
 
@@ -65,6 +68,8 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
             plugins: Bundles of settings.
             lazy: Connect at the first call, in whichever process makes it: for servers that load the program and then
                 fork.
+            api_key: Credentials for a server.
+            tls: Speak TLS with a server: True, or with which certificates.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
@@ -81,6 +86,8 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
                 identity=identity,
                 default_workflow_query_reject_condition=default_workflow_query_reject_condition,
                 plugins=plugins,
+                api_key=api_key,
+                tls=tls,
             )
 
         calls = BlockingCalls(connect)

@@ -30,7 +30,7 @@ from clew.client._names import UNSET, workflow_target
 from clew.client._outbound import ServiceOutbound
 from clew.client._plugin import ClientConfig, ConnectConfig, Plugin
 from clew.client._start import StartOptions, start_input
-from clew.client._target import parse_target
+from clew.client._target import ServerTarget, parse_target
 from clew.client._update_with_start import UpdateWithStartCalls
 from clew.client._values import Values
 from clew.common import (
@@ -40,6 +40,7 @@ from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
 from clew.service.connection import Connection
 from clew.service.requests import ListWorkflowsRequest
+from clew.service.tls import TLSConfig
 from clew.service.tokens import decode_task_token
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
 
@@ -58,12 +59,15 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
         plugins: Sequence[Plugin] = (),
+        api_key: str | None = None,
+        tls: bool | TLSConfig | None = None,
     ) -> Client:
         """Open an engine and give a client of it.
 
         Args:
-            target: Which engine: ``sqlite:claims.db``, ``sqlite:///srv/claims.db`` or ``sqlite::memory:``. The first
-                client of a process opens the file and runs the engine; further ones share it.
+            target: Which engine: ``sqlite:claims.db``, ``sqlite:///srv/claims.db`` or ``sqlite::memory:`` (the first
+                client of a process opens the file and runs the engine, further ones share it), or ``host:7233`` for a
+                server; several nodes of it may be given with commas between, or one name that stands for all.
             namespace: Where workflows are started and found.
             data_converter: How values become payloads; `DataConverter.default` when not given.
             interceptors: User code around every call; the first is the outermost. Those that are interceptors of a
@@ -72,14 +76,17 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
             default_workflow_query_reject_condition: For queries that do not say their own.
             plugins: Bundles of settings, applied in order to what is given here. Those that are plugins of a worker
                 too are used by workers made with this client.
+            api_key: Credentials for a server.
+            tls: Speak TLS with a server: True, or with which certificates. By default when there is an `api_key`.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
             RPCError: The store cannot be opened (another process owns it, it is no Clew store, no room or permission),
-                or there is no such namespace.
+                no node of the server can be reached, it refuses this client, or there is no such namespace.
+            ImportError: A server needs the extra ``link``, which is not installed.
         """
         refuse_in_workflow("connect")
-        connection = await _connect_through(plugins, ConnectConfig(target))
+        connection = await _connect_through(plugins, ConnectConfig(target, api_key, tls, identity or _identity()))
         client = Client(
             connection,
             namespace=namespace,
@@ -119,7 +126,7 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         self.connection = connection
         self.namespace = config["namespace"]
         self.data_converter = config["data_converter"]
-        self.identity = config["identity"] or f"{os.getpid()}@{socket.gethostname()}"
+        self.identity = config["identity"] or _identity()
         self.interceptors: Sequence[Interceptor] = tuple(config["interceptors"])
         self.plugins: Sequence[Plugin] = tuple(plugins)
         self.default_workflow_query_reject_condition = config["default_workflow_query_reject_condition"]
@@ -399,10 +406,21 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         return AsyncActivityHandle(self, target)
 
 
+def _identity() -> str:
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
 async def _connect(config: ConnectConfig) -> Connection:
+    target = parse_target(config.target)
+    if isinstance(target, ServerTarget):
+        from clew.linked import connect_server  # needs a library that the base install has not
+
+        return await connect_server(
+            target.nodes, tls=config.tls_config(), token=config.token, identity=config.identity or ""
+        )
     from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
 
-    return await connect_embedded(parse_target(config.target).path)
+    return await connect_embedded(target.path)
 
 
 def _connect_through(plugins: Sequence[Plugin], config: ConnectConfig) -> Awaitable[Connection]:

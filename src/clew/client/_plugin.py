@@ -7,13 +7,14 @@ a simple one).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from clew.client._interceptor import Interceptor
 from clew.common import QueryRejectCondition
 from clew.converter import DataConverter
 from clew.service.connection import Connection
+from clew.service.tls import TLSConfig
 
 
 class ClientConfig(TypedDict):
@@ -28,9 +29,23 @@ class ClientConfig(TypedDict):
 
 @dataclass
 class ConnectConfig:
-    """What a connection is made with."""
+    """What a connection is made with; `Client.connect` explains each."""
 
     target: str
+    api_key: str | None = field(default=None, repr=False)
+    tls: bool | TLSConfig | None = None
+    identity: str | None = None
+
+    async def token(self) -> str:
+        """The credentials for a server, asked for at each connection; empty for none."""
+        return self.api_key or ""
+
+    def tls_config(self) -> TLSConfig | None:
+        """How to speak TLS with a server; None for plain TCP."""
+        if isinstance(self.tls, TLSConfig):
+            return self.tls
+        wants_tls = self.tls if self.tls is not None else bool(self.api_key)
+        return TLSConfig() if wants_tls else None
 
 
 class Plugin:

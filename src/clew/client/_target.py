@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 _FORMS: Final = (
-    "Use 'sqlite:claims.db' (a file beside the program), 'sqlite:///srv/claims.db' (an absolute path) or "
-    "'sqlite::memory:' (gone when the client closes)."
+    "Use 'sqlite:claims.db' (a file beside the program), 'sqlite:///srv/claims.db' (an absolute path), "
+    "'sqlite::memory:' (gone when the client closes) or 'host:7233' (a server; several nodes with commas between)."
 )
-_HOST_PORT: Final = re.compile(r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
+_HOST_PORT: Final = re.compile(r"^(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$")
+_PORT_MAX: Final = 65_535
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -27,7 +28,13 @@ class SqliteTarget(NamedTuple):
     path: str
 
 
-def parse_target(target: str) -> SqliteTarget:
+class ServerTarget(NamedTuple):
+    """A server: host and port of each of its nodes."""
+
+    nodes: tuple[tuple[str, int], ...]
+
+
+def parse_target(target: str) -> SqliteTarget | ServerTarget:
     """Read a connection string.
 
     Raises:
@@ -42,11 +49,21 @@ def parse_target(target: str) -> SqliteTarget:
         raise ValueError(f"PostgreSQL is not in this build yet, so {_redacted(target)!r} cannot be opened. {_FORMS}")
     if scheme:
         raise ValueError(f"Nothing here speaks {scheme[1]!r}, so {_redacted(target)!r} cannot be opened. {_FORMS}")
-    if _HOST_PORT.match(target):
-        raise ValueError(f"The server shape is not in this build yet, so {target!r} cannot be reached. {_FORMS}")
+    nodes = [_HOST_PORT.match(part.strip()) for part in target.split(",")]
+    if any(nodes):
+        return ServerTarget(tuple(_node(target, node) for node in nodes))
     raise ValueError(
         f"{target!r} does not say what kind of store it is. {_FORMS} If it is a SQLite file, write 'sqlite:{target}'."
     )
+
+
+def _node(target: str, node: re.Match[str] | None) -> tuple[str, int]:
+    if node is None:
+        raise ValueError(f"{target!r} is a list of nodes in which one is not 'host:port'. {_FORMS}")
+    port = int(node[3])
+    if not 0 < port <= _PORT_MAX:
+        raise ValueError(f"{target!r} names port {port}; ports are 1 to {_PORT_MAX}. {_FORMS}")
+    return node[1] or node[2], port
 
 
 def _sqlite_path(target: str) -> str:

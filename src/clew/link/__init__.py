@@ -7,10 +7,11 @@ See docs/explanation/link.md.
 
 from __future__ import annotations
 
+from clew.link.admission import Admission, Admit
 from clew.link.client import ClientOptions, Dial, LinkClient
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.frames import Hello, LinkOptions
-from clew.link.server import Admission, Admit, LinkServer
+from clew.link.server import LinkServer
 from clew.link.wire import Peer, Wire, WireUser
 
 __all__ = [

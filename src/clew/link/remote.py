@@ -12,35 +12,23 @@ to the next node, so that they stay with it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import Any, Final, final
 
 import msgspec
 
 from clew.link import frames as f
-from clew.link.calls import (
-    METHODS,
-    Method,
-    decode_activity_task,
-    decode_rejection,
-    decode_token,
-    decode_workflow_task,
-    encode_body,
-)
+from clew.link.calls import METHODS, Method, decode_rejection, encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.lane import Lane
+from clew.link.remote_calls import RemoteCalls
+from clew.link.remote_worker import RemoteWorker, attempt_key
 from clew.model import inputs as i
 from clew.model.rejection import Rejection, RejectionCode
-from clew.service import deployments as d
 from clew.service import requests as r
-from clew.service.contract import TaskSink
+from clew.service.contract import Service, TaskSink
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
-
-_log: Final = logging.getLogger("clew.link")
-
-ATTACH_AGAIN_SECONDS: Final = 1.0
 
 _ATTACH: Final = Method("attach_worker")
 
@@ -62,7 +50,7 @@ class _Call:
 
 
 @final
-class RemoteService:
+class RemoteService(RemoteCalls):
     """See the module docstring; implements ``service.contract.Service``.
 
     Args:
@@ -85,101 +73,6 @@ class RemoteService:
         self._refusal: RPCError | None = None
         self._is_held_back = False
         self._closed_by: RPCError | None = None
-
-    # --- the contract -----------------------------------------------------------------------------------------------
-
-    def start_workflow(self, request: r.StartWorkflowRequest) -> Reply[r.StartWorkflowResponse]:
-        """As in the contract; so are all below."""
-        return self._call("start_workflow", request)
-
-    def signal_workflow(self, request: r.SignalWorkflowRequest) -> Reply[None]:
-        return self._call("signal_workflow", request)
-
-    def signal_with_start(self, request: r.SignalWithStartRequest) -> Reply[r.StartWorkflowResponse]:
-        return self._call("signal_with_start", request)
-
-    def request_cancel_workflow(self, request: r.RequestCancelRequest) -> Reply[None]:
-        return self._call("request_cancel_workflow", request)
-
-    def terminate_workflow(self, request: r.TerminateWorkflowRequest) -> Reply[None]:
-        return self._call("terminate_workflow", request)
-
-    def update_workflow(self, request: r.UpdateWorkflowRequest) -> Reply[r.UpdateResponse]:
-        return self._call("update_workflow", request)
-
-    async def poll_update(self, request: r.PollUpdateRequest) -> r.UpdateResponse:
-        response: r.UpdateResponse = await self._wait("poll_update", request)
-        return response
-
-    def update_with_start(self, request: r.UpdateWithStartRequest) -> Reply[r.UpdateWithStartResponse]:
-        return self._call("update_with_start", request)
-
-    def update_workflow_options(
-        self, request: r.UpdateWorkflowOptionsRequest
-    ) -> Reply[r.UpdateWorkflowOptionsResponse]:
-        return self._call("update_workflow_options", request)
-
-    async def query_workflow(self, request: r.QueryWorkflowRequest) -> r.QueryWorkflowResponse:
-        response: r.QueryWorkflowResponse = await self._wait("query_workflow", request)
-        return response
-
-    def describe_workflow(self, request: r.DescribeWorkflowRequest) -> Reply[r.WorkflowDescription]:
-        return self._call("describe_workflow", request)
-
-    async def get_history(self, request: r.GetHistoryRequest) -> r.GetHistoryResponse:
-        response: r.GetHistoryResponse = await self._wait("get_history", request)
-        return response
-
-    def list_workflows(self, request: r.ListWorkflowsRequest) -> Reply[r.ListWorkflowsResponse]:
-        return self._call("list_workflows", request)
-
-    def count_workflows(self, request: r.CountWorkflowsRequest) -> Reply[r.CountWorkflowsResponse]:
-        return self._call("count_workflows", request)
-
-    def set_current_version(self, request: d.SetCurrentVersionRequest) -> Reply[d.DeploymentInfo]:
-        return self._call("set_current_version", request)
-
-    def set_ramping_version(self, request: d.SetRampingVersionRequest) -> Reply[d.DeploymentInfo]:
-        return self._call("set_ramping_version", request)
-
-    def describe_deployment(self, request: d.DescribeDeploymentRequest) -> Reply[d.DeploymentDescription]:
-        return self._call("describe_deployment", request)
-
-    def list_deployments(self, request: d.ListDeploymentsRequest) -> Reply[d.ListDeploymentsResponse]:
-        return self._call("list_deployments", request)
-
-    def delete_deployment_version(self, request: d.DeleteDeploymentVersionRequest) -> Reply[None]:
-        return self._call("delete_deployment_version", request)
-
-    def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Reply[None]:
-        return self._call("complete_workflow_task", request)
-
-    def fail_workflow_task(self, request: i.FailWorkflowTaskRequest) -> Reply[None]:
-        return self._call("fail_workflow_task", request)
-
-    def record_markers(self, request: i.RecordMarkersRequest) -> Reply[r.RecordMarkersResponse]:
-        return self._call("record_markers", request)
-
-    def answer_query(self, request: r.AnswerQueryRequest) -> Reply[None]:
-        return self._call("answer_query", request)
-
-    def complete_activity(self, request: i.CompleteActivityRequest) -> Reply[None]:
-        return self._end_attempt("complete_activity", request, request.token)
-
-    def fail_activity(self, request: i.FailActivityRequest) -> Reply[None]:
-        return self._end_attempt("fail_activity", request, request.token)
-
-    def cancel_activity(self, request: i.CancelActivityRequest) -> Reply[None]:
-        return self._end_attempt("cancel_activity", request, request.token)
-
-    def release_activity(self, request: i.ReleaseActivityRequest) -> Reply[None]:
-        return self._end_attempt("release_activity", request, request.token)
-
-    def detach_activity(self, token: i.TaskToken) -> Reply[None]:
-        return self._end_attempt("detach_activity", token, token)
-
-    def heartbeat_activity(self, request: i.HeartbeatActivityRequest) -> Reply[r.HeartbeatActivityResponse]:
-        return self._call("heartbeat_activity", request)
 
     async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> RemoteWorker:
         """Attach a worker; what is given back lives through all reconnects."""
@@ -320,7 +213,7 @@ class RemoteService:
     def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
         reply: Reply[Any] = self._call(name, request)
         if isinstance(token, i.TaskToken):
-            key = _attempt_key(token)
+            key = attempt_key(token)
             for worker in self._workers.values():
                 if worker.held.pop(key, None) is not None:
                     break
@@ -404,118 +297,16 @@ class RemoteService:
         if self._lane is not None:
             self._lane.send(message)
 
+    def knows(self, worker: RemoteWorker) -> bool:
+        """Whether it has not been detached."""
+        return self._workers.get(worker.number) is worker
+
     def forget_worker(self, worker: RemoteWorker) -> None:
         """It is detached."""
         self._workers.pop(worker.number, None)
 
 
 _ATTACH_AGAIN: Final = Method("attach_worker")
-
-
-@final
-class RemoteWorker:
-    """The session of one worker, through all its lives (implements ``service.contract.WorkerSession``)."""
-
-    def __init__(self, owner: RemoteService, number: int, hello: r.WorkerHello, sink: TaskSink) -> None:
-        self.number = number
-        self.session_id = ""
-        self.is_attached = False
-        self.held: dict[tuple[int, int, int], i.TaskToken] = {}
-        """Attempts at activities that it was offered and has not ended."""
-        self._owner = owner
-        self.hello = hello
-        self._sink = sink
-        self._open_workflow = 0
-        self._open_activity = 0
-        self._is_polling = True
-
-    def hello_now(self) -> r.WorkerHello:
-        """What it says when it attaches now."""
-        return self.hello
-
-    def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
-        """Allow the engine to offer this many more tasks of each kind."""
-        if not self._is_polling:
-            return
-        self._open_workflow += workflow_tasks
-        self._open_activity += activity_tasks
-        if self.is_attached:
-            self._owner.send(f.Grant(self.number, workflow_tasks, activity_tasks))
-
-    def stop_polling(self) -> None:
-        """Take back all credits."""
-        self._is_polling = False
-        self._open_workflow = self._open_activity = 0
-        self.stop_offers()
-
-    def stop_offers(self) -> None:
-        """Take no more from this node."""
-        if self.is_attached:
-            self._owner.send(f.StopPolling(self.number))
-
-    def suspend(self) -> None:
-        """Offer it nothing for now; only the node's end does this."""
-        raise NotImplementedError("a link's client is never told that its worker cannot be reached")
-
-    def resume(self) -> None:
-        """The end of `suspend`; only the node's end does this."""
-        raise NotImplementedError("a link's client is never told that its worker can be reached again")
-
-    def detach(self) -> None:
-        """End the session."""
-        self._owner.forget_worker(self)
-        if self.is_attached:
-            self.is_attached = False
-            self._owner.send(f.Detach(self.number))
-
-    def begin_again(self) -> None:
-        """The node's session is gone: attach to the next."""
-        if self.is_attached:
-            self.is_attached = False
-            asyncio.get_running_loop().call_soon(self._owner.attach_again, self)
-
-    def attached_again(self, reply: Reply[str]) -> None:
-        """The next node has answered."""
-        error = reply.exception()
-        if error is None:
-            self.session_id = reply.result()
-            self.is_attached = True
-            self._owner.send(f.Grant(self.number, max(self._open_workflow, 0), max(self._open_activity, 0)))
-            if not self._is_polling:
-                self.stop_offers()
-            return
-        _log.warning("link.attach_failed task_queue=%s error=%r", self.hello.task_queue, error)
-        asyncio.get_running_loop().call_later(ATTACH_AGAIN_SECONDS, self._try_again)
-
-    def _try_again(self) -> None:
-        if not self.is_attached and self._owner._workers.get(self.number) is self:
-            self._owner.attach_again(self)
-
-    def received(self, message: Any) -> None:
-        """Take what the engine has for it."""
-        try:
-            match message:
-                case f.OfferWorkflowTask():
-                    workflow_task = decode_workflow_task(message.body)
-                    self._open_workflow -= 1
-                    self._sink.offer_workflow_task(workflow_task)
-                case f.OfferActivityTask():
-                    activity_task = decode_activity_task(message.body)
-                    self._open_activity -= 1
-                    self.held[_attempt_key(activity_task.token)] = activity_task.token
-                    self._sink.offer_activity_task(activity_task)
-                case f.CancelActivity():
-                    self._sink.cancel_activity(decode_token(message.token), i.ActivityCancelReason(message.reason))
-                case _:
-                    self._sink.evict_workflow(message.namespace, message.run_id)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            raise LinkViolation(
-                CutCode.MALFORMED, f"{type(message).__name__} that this version cannot read ({error})"
-            ) from error
-
-
-def _attempt_key(token: i.TaskToken) -> tuple[int, int, int]:
-    return token.shard, token.run_key, token.lease_id
 
 
 def _unknown_outcome(method: str) -> Rejection:
@@ -526,3 +317,8 @@ def _unknown_outcome(method: str) -> Rejection:
             "took effect is not known. Look, then repeat it if it did not."
         ),
     )
+
+
+def as_service(remote: RemoteService) -> Service:
+    """The same, for what wants the contract; the type check sees here that no call is missing."""
+    return remote

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, final
+from collections.abc import Callable
+from typing import Final, final
 
+from clew.link.admission import Admission, Admit
 from clew.link.calls import encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.frames import OPTIONS_DEFAULT, VERSIONS, Hello, LinkOptions, Refused, Welcome, decode_hello, encode
@@ -31,26 +32,6 @@ _log: Final = logging.getLogger("clew.link")
 
 SWEEPS_PER_PATIENCE: Final = 4
 """How often, in the shortest time that is watched, the connections are looked at."""
-
-
-class Admission(NamedTuple):
-    """What a client gets that was let in.
-
-    Args:
-        service: The contract as it may use it.
-        principal: Names who it is; a session is only gone on with by the same.
-    """
-
-    service: Service
-    principal: str = ""
-
-
-Admit = Callable[[Hello, Peer], Awaitable[Admission]]
-"""Judges the credentials in a greeting.
-
-Raises:
-    RPCError: They are not good; the client meets this very refusal.
-"""
 
 
 @final
@@ -171,8 +152,10 @@ class LinkServer:
             return
         session = self._resumable(hello, admission)
         is_resumed = session is not None
+        if is_resumed and admission.on_end is not None:
+            admission.on_end()
         if session is None:
-            session = ServerSession(self, self._new_token(), admission.service, admission.principal, self._now_ns)
+            session = ServerSession(self, self._new_token(), admission, self._now_ns)
             self._sessions[session.token] = session
         welcome = Welcome(
             version=version,

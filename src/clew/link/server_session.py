@@ -16,12 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from clew.link import frames as f
+from clew.link.admission import Admission
 from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.lane import Lane
 from clew.model.inputs import ActivityCancelReason, TaskToken
 from clew.model.rejection import Rejection, RejectionCode
-from clew.service.contract import Service, WorkerSession
+from clew.service.contract import WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
 from clew.service.requests import ActivityTask, WorkflowTask
@@ -51,20 +52,18 @@ class ServerSession:
     Args:
         server: Keeps it.
         token: Its secret name.
-        service: What its calls go to.
-        principal: Who may go on with it.
+        admission: What its calls go to, and who may go on with it.
         now_ns: The engine's time.
     """
 
-    def __init__(
-        self, server: LinkServer, token: str, service: Service, principal: str, now_ns: Callable[[], int]
-    ) -> None:
+    def __init__(self, server: LinkServer, token: str, admission: Admission, now_ns: Callable[[], int]) -> None:
         self.token = token
-        self.principal = principal
+        self.principal = admission.principal
         self.connection: Connection | None = None
         self.is_ended = False
         self._server = server
-        self._service = service
+        self._service = admission.service
+        self._on_end = admission.on_end
         self._options = server.options
         self._loop = asyncio.get_running_loop()
         self.lane = Lane(
@@ -129,6 +128,8 @@ class ServerSession:
         for call in list(self._calls.values()):
             self._take_back(call)
         self._calls.clear()
+        if self._on_end is not None:
+            self._on_end()
 
     def send_go_away(self, reason: str) -> None:
         """Ask the client to go elsewhere."""

@@ -3,14 +3,15 @@
 Owns: the two ends of such a connection, on the sans-I/O core of the library ``websockets``; dialling the nodes of a
 list. Never: what is in a frame, or who may connect.
 
-How it works: a frame of the link is one binary message. The library reads and writes the protocol, and this module moves
-its bytes between it and an asyncio transport: no task, queue or lock stands between a socket and its session.
+How it works: a frame of the link is one binary message. The library reads and writes the protocol, and this module
+moves its bytes between it and an asyncio transport: no task, queue or lock stands between a socket and its session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
@@ -50,7 +51,7 @@ def _load() -> None:
         ImportError: It is not installed; names the extra.
     """
     try:
-        import websockets  # noqa: F401
+        importlib.import_module("websockets")
     except ImportError as error:
         raise ImportError(
             "Connecting to a server needs the library 'websockets', which is not installed. Install Clew with the "
@@ -176,7 +177,7 @@ class WebSocketWire(asyncio.Protocol):
                 return
             if data:
                 transport.write(data)
-            elif isinstance(transport, asyncio.Transport) and transport.can_write_eof():
+            elif transport.can_write_eof():
                 transport.write_eof()
             else:
                 transport.close()
@@ -298,6 +299,32 @@ class ClientWire(WebSocketWire):
             self.opened.exception()  # looked at also when nobody waits any more
 
 
+async def listen(
+    server: LinkServer,
+    host: str | None,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    judge: Callable[[Request], str | None] | None = None,
+) -> asyncio.Server:
+    """Take connections in on a port of their own, where no web server does it.
+
+    Args:
+        server: The node's links; this has to run on its loop.
+        host: Where to listen.
+        port: Where to listen; 0 for one that is free.
+        tls: How to speak TLS.
+        judge: See `ServerWire`.
+
+    Raises:
+        OSError: The port cannot be had.
+        ImportError: The library is missing.
+    """
+    _load()
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: ServerWire(server, judge), host, port, ssl=tls, backlog=1024)
+
+
 class Node(NamedTuple):
     """One address of a list.
 
@@ -305,11 +332,13 @@ class Node(NamedTuple):
         host: Name or address.
         port: Port.
         tls: How to speak TLS; None for plain TCP.
+        domain: The name in the server's certificate; the host when not given.
     """
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    domain: str | None = None
 
     @property
     def host_in_uri(self) -> str:
@@ -360,7 +389,7 @@ class WebSocketDial:
                 address,
                 port,
                 ssl=node.tls,
-                server_hostname=node.host if node.tls is not None else None,
+                server_hostname=(node.domain or node.host) if node.tls is not None else None,
             )
         except OSError as error:
             raise ConnectionError(f"{node}: {error}") from error

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from clew.service.errors import RPCError, RPCStatusCode
+from clew.service.tls import TLSConfig
 
-__all__ = ["RPCError", "RPCStatusCode"]
+__all__ = ["RPCError", "RPCStatusCode", "TLSConfig"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.client._target import parse_target
+from clew.client._target import ServerTarget, SqliteTarget, parse_target
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,19 @@ from clew.client._target import parse_target
     ],
 )
 def test_sqlite_paths(target: str, path: str) -> None:
-    assert parse_target(target).path == path
+    assert parse_target(target) == SqliteTarget(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes"),
+    [
+        ("localhost:7233", (("localhost", 7233),)),
+        ("[::1]:7233", (("::1", 7233),)),
+        ("node-1:7233, node-2:7234", (("node-1", 7233), ("node-2", 7234))),
+    ],
+)
+def test_servers(target: str, nodes: tuple[tuple[str, int], ...]) -> None:
+    assert parse_target(target) == ServerTarget(nodes)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +41,8 @@ def test_sqlite_paths(target: str, path: str) -> None:
         ("sqlite:", "names no file"),
         ("sqlite://host/claims.db", "names a host"),
         ("sqlite:claims.db?timeout=1", "only a path"),
-        ("localhost:7233", "server shape is not in this build yet"),
-        ("[::1]:7233", "server shape is not in this build yet"),
+        ("localhost:70000", "names port 70000"),
+        ("node-1:7233,node-2", "one is not 'host:port'"),
         ("postgresql://app:secret@db/clew", "PostgreSQL is not in this build yet"),
         ("mysql://db/clew", "Nothing here speaks 'mysql'"),
     ],

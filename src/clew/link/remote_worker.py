@@ -1,0 +1,134 @@
+"""A worker that is attached through a link, as its program sees it.
+
+Owns: `RemoteWorker`: credits that are not used, attempts that are not over. Never: calls (`remote` makes them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+
+from clew.link import frames as f
+from clew.link.calls import decode_activity_task, decode_token, decode_workflow_task
+from clew.link.codes import CutCode, LinkViolation
+from clew.model.inputs import ActivityCancelReason, TaskToken
+from clew.service.contract import TaskSink
+from clew.service.reply import Reply
+from clew.service.requests import WorkerHello
+
+if TYPE_CHECKING:
+    from clew.link.remote import RemoteService
+
+_log: Final = logging.getLogger("clew.link")
+
+ATTACH_AGAIN_SECONDS: Final = 1.0
+
+
+@final
+class RemoteWorker:
+    """The session of one worker, through all its lives (implements ``service.contract.WorkerSession``)."""
+
+    def __init__(self, owner: RemoteService, number: int, hello: WorkerHello, sink: TaskSink) -> None:
+        self.number = number
+        self.session_id = ""
+        self.is_attached = False
+        self.held: dict[tuple[int, int, int], TaskToken] = {}
+        """Attempts at activities that it was offered and has not ended."""
+        self._owner = owner
+        self.hello = hello
+        self._sink = sink
+        self._open_workflow = 0
+        self._open_activity = 0
+        self._is_polling = True
+
+    def hello_now(self) -> WorkerHello:
+        """What it says when it attaches now."""
+        return self.hello
+
+    def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
+        """Allow the engine to offer this many more tasks of each kind."""
+        if not self._is_polling:
+            return
+        self._open_workflow += workflow_tasks
+        self._open_activity += activity_tasks
+        if self.is_attached:
+            self._owner.send(f.Grant(self.number, workflow_tasks, activity_tasks))
+
+    def stop_polling(self) -> None:
+        """Take back all credits."""
+        self._is_polling = False
+        self._open_workflow = self._open_activity = 0
+        self.stop_offers()
+
+    def stop_offers(self) -> None:
+        """Take no more from this node."""
+        if self.is_attached:
+            self._owner.send(f.StopPolling(self.number))
+
+    def suspend(self) -> None:
+        """Offer it nothing for now; only the node's end does this."""
+        raise NotImplementedError("a link's client is never told that its worker cannot be reached")
+
+    def resume(self) -> None:
+        """The end of `suspend`; only the node's end does this."""
+        raise NotImplementedError("a link's client is never told that its worker can be reached again")
+
+    def detach(self) -> None:
+        """End the session."""
+        self._owner.forget_worker(self)
+        if self.is_attached:
+            self.is_attached = False
+            self._owner.send(f.Detach(self.number))
+
+    def begin_again(self) -> None:
+        """The node's session is gone: attach to the next."""
+        if self.is_attached:
+            self.is_attached = False
+            asyncio.get_running_loop().call_soon(self._owner.attach_again, self)
+
+    def attached_again(self, reply: Reply[str]) -> None:
+        """The next node has answered."""
+        error = reply.exception()
+        if error is None:
+            self.session_id = reply.result()
+            self.is_attached = True
+            self._owner.send(f.Grant(self.number, max(self._open_workflow, 0), max(self._open_activity, 0)))
+            if not self._is_polling:
+                self.stop_offers()
+            return
+        _log.warning("link.attach_failed task_queue=%s error=%r", self.hello.task_queue, error)
+        asyncio.get_running_loop().call_later(ATTACH_AGAIN_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        if not self.is_attached and self._owner.knows(self):
+            self._owner.attach_again(self)
+
+    def received(self, message: Any) -> None:
+        """Take what the engine has for it."""
+        try:
+            match message:
+                case f.OfferWorkflowTask():
+                    workflow_task = decode_workflow_task(message.body)
+                    self._open_workflow -= 1
+                    self._sink.offer_workflow_task(workflow_task)
+                case f.OfferActivityTask():
+                    activity_task = decode_activity_task(message.body)
+                    self._open_activity -= 1
+                    self.held[attempt_key(activity_task.token)] = activity_task.token
+                    self._sink.offer_activity_task(activity_task)
+                case f.CancelActivity():
+                    self._sink.cancel_activity(decode_token(message.token), ActivityCancelReason(message.reason))
+                case _:
+                    self._sink.evict_workflow(message.namespace, message.run_id)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise LinkViolation(
+                CutCode.MALFORMED, f"{type(message).__name__} that this version cannot read ({error})"
+            ) from error
+
+
+def attempt_key(token: TaskToken) -> tuple[int, int, int]:
+    """Names one attempt at an activity."""
+    return token.shard, token.run_key, token.lease_id
