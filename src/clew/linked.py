@@ -76,7 +76,7 @@ async def connect_over(
     """Connect with the given way to dial; see `connect_server`."""
     options = ClientOptions(identity=identity)
     if patience_seconds is not None:
-        options = ClientOptions(identity=identity, patience_seconds=patience_seconds)
+        options = ClientOptions(identity=identity, patience_seconds=patience_seconds, connect_seconds=patience_seconds)
     thread = ServiceThread(f"clew-link:{name}"[:60])
 
     async def start(_: None) -> LinkClient:

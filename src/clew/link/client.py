@@ -64,11 +64,13 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         identity: Who this is, for people.
         sdk: Name and version of the library.
         patience_seconds: How long a call waits for a connection before it is refused.
+        connect_seconds: The same for the first connection.
     """
 
     identity: str = ""
     sdk: str = "clew"
     patience_seconds: float = 10.0
+    connect_seconds: float = 5.0
 
 
 @final
@@ -235,9 +237,10 @@ class LinkClient:
         refusal = error if isinstance(error, RPCError) else RPCError(_unreachable(error))
         self.last_error = refusal
         is_final = not refusal.is_retryable
-        if is_final or self._loop.time() - lost_at >= self.options.patience_seconds:
-            if not self._ready.done():
-                self._ready.set_exception(refusal)
+        away = self._loop.time() - lost_at
+        if not self._ready.done() and (is_final or away >= self.options.connect_seconds):
+            self._ready.set_exception(refusal)
+        if is_final or away >= self.options.patience_seconds:
             self.service.refuse_waiting(refusal, older_than=None)
         else:
             self.service.refuse_waiting(refusal, older_than=self._loop.time() - self.options.patience_seconds)

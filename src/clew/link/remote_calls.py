@@ -11,6 +11,7 @@ from typing import Any
 
 from clew.model import inputs as i
 from clew.service import deployments as d
+from clew.service import keys as k
 from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.reply import Reply
@@ -114,6 +115,18 @@ class RemoteCalls(ABC):
 
     def open_callback(self, request: o.OpenCallbackRequest) -> Reply[o.OpenCallbackResponse]:
         return self._call("open_callback", request)
+
+    def create_api_key(self, request: k.CreateApiKeyRequest) -> Reply[k.CreateApiKeyResponse]:
+        return self._call("create_api_key", request)
+
+    def list_api_keys(self, request: k.ListApiKeysRequest) -> Reply[k.ListApiKeysResponse]:
+        return self._call("list_api_keys", request)
+
+    def revoke_api_key(self, request: k.RevokeApiKeyRequest) -> Reply[k.ApiKeyInfo]:
+        return self._call("revoke_api_key", request)
+
+    def rotate_api_key(self, request: k.RotateApiKeyRequest) -> Reply[k.CreateApiKeyResponse]:
+        return self._call("rotate_api_key", request)
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Reply[None]:
         return self._call("complete_workflow_task", request)

@@ -131,7 +131,7 @@ def test_a_store_must_be_given_and_be_there(
     cli.start("claim-1")
     assert main(["workflow", "list"]) == 0
     assert "claim-1" in capsys.readouterr().out
-    assert main(["workflow", "list", "--store", "localhost:7233"]) == 2
+    assert main(["workflow", "list", "--store", "postgresql://db/clew"]) == 2
     assert "not in this build yet" in capsys.readouterr().err
 
 
