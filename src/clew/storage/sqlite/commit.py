@@ -19,9 +19,10 @@ from clew.storage.sqlite.bulk import BulkStatement, delete_rows, insert_rows
 from clew.storage.sqlite.errors import is_fault_of_call, to_store_error
 from clew.storage.sqlite.rows import OPEN_STATUSES, STATUS_NAMES, to_micros, to_visibility_columns
 from clew.storage.sqlite.schema import load_sql, statements
-from clew.storage.sqlite.search_attributes import AttributeNames, to_index_rows
+from clew.storage.sqlite.search_attributes import AttributeNames
 from clew.storage.sqlite.tasks import TaskClaims
 from clew.storage.sqlite.writes import OUTBOX_DELETE, TASKS_DELETE
+from clew.storage.values import to_index_rows
 
 Unit = tuple[RunWrite, ...]
 

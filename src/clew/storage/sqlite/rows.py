@@ -1,26 +1,21 @@
 """Rows of the port, to and from what SQLite keeps.
 
-Owns: instants as microseconds, statuses as names, the columns of a run. Never: a query.
+Owns: the columns of a run. Never: a query, or the stored form of a value (``storage.values``).
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import msgspec
-
-from clew.model.events import Memo, SearchAttributes
-from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import PendingItem, RunRow, Visibility
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-STATUS_NAMES: Final[dict[WorkflowExecutionStatus, str]] = {s: s.value for s in WorkflowExecutionStatus}
-STATUS_OF_NAME: Final = {s.value: s for s in WorkflowExecutionStatus}
-OPEN_STATUSES: Final = frozenset(s for s in WorkflowExecutionStatus if s.is_open)
+from clew.storage.values import OPEN_STATUSES as OPEN_STATUSES
+from clew.storage.values import STATUS_NAMES as STATUS_NAMES
+from clew.storage.values import STATUS_OF_NAME as STATUS_OF_NAME
+from clew.storage.values import from_json_text, to_json_text
+from clew.storage.values import from_micros as from_micros
+from clew.storage.values import to_micros as to_micros
 
 RUN_COLUMNS: Final = (
     "shard, run_key, namespace, workflow_id, run_id, version, status, attention_at, is_busy, history_length, "
@@ -28,31 +23,6 @@ RUN_COLUMNS: Final = (
     "parent_workflow_id, parent_run_id, root_workflow_id, root_run_id, memo, search_attributes"
 )
 """What `to_run` reads, in its order; the state comes behind it where it is wanted."""
-
-_encode_json = msgspec.json.Encoder().encode
-_decode_payloads = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def to_micros(instant: datetime) -> int:
-    """Whole microseconds since 1970; `instant` must be aware."""
-    since = instant - EPOCH
-    return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
-
-
-def from_micros(micros: int) -> datetime:
-    """The inverse of `to_micros`."""
-    return EPOCH + timedelta(microseconds=micros)
-
-
-def to_json_text(payloads: Memo | SearchAttributes | None) -> str | None:
-    """Payloads by name as JSON text; None stays None."""
-    return None if payloads is None else _encode_json(payloads).decode()
-
-
-def _from_json_text(text: str | None) -> dict[str, msgspec.Raw] | None:
-    if text is None:
-        return None
-    return {name: msgspec.Raw(bytes(raw)) for name, raw in _decode_payloads(text).items()}
 
 
 def to_visibility_columns(v: Visibility) -> tuple[Any, ...]:
@@ -99,8 +69,8 @@ def to_run(row: tuple[Any, ...], state: bytes, items: tuple[PendingItem, ...] = 
             parent_run_id=row[18],
             root_workflow_id=row[19],
             root_run_id=row[20],
-            memo=_from_json_text(row[21]),
-            search_attributes=_from_json_text(row[22]),
+            memo=from_json_text(row[21]),
+            search_attributes=from_json_text(row[22]),
         ),
         items=items,
     )

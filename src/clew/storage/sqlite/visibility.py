@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import RunRow, VisibilityCondition, VisibilityFilter
 from clew.storage.sqlite.rows import (
@@ -27,7 +25,7 @@ from clew.storage.sqlite.rows import (
     to_micros,
     to_run,
 )
-from clew.storage.sqlite.search_attributes import words
+from clew.storage.values import after_prefix, as_instants, words
 
 SYSTEM_COLUMNS: Final = {
     "WorkflowId": "workflow_id",
@@ -51,8 +49,6 @@ SYSTEM_COLUMNS: Final = {
 
 _COMPARISONS: Final = frozenset({"=", "!=", ">", ">=", "<", "<="})
 _NEGATED: Final = {"!=": "=", "NOT IN": "IN", "NOT STARTS_WITH": "STARTS_WITH"}
-_LAST_CHARACTER: Final = "\U0010ffff"
-_decode_datetime = msgspec.json.Decoder(datetime).decode
 
 Value = str | int | float | bool | datetime
 
@@ -162,23 +158,12 @@ def _compare(column: str, operator: str, values: Sequence[str | int | float]) ->
 
 
 def _starts_with(column: str, prefix: str, *, negated: bool) -> tuple[str, list[Any]]:
-    end = _after_prefix(prefix)
+    end = after_prefix(prefix)
     if end is None:
         inside, values = f"{column} >= ?", [prefix]
     else:
         inside, values = f"({column} >= ? AND {column} < ?)", [prefix, end]
     return (f"NOT ({inside})" if negated else inside), values
-
-
-def _after_prefix(prefix: str) -> str | None:
-    """The least text that is greater than all texts with `prefix` (by code point, as SQLite compares)."""
-    prefix = prefix.rstrip(_LAST_CHARACTER)
-    if not prefix:
-        return None
-    following = ord(prefix[-1]) + 1
-    if following == 0xD800:  # surrogates are no characters
-        following = 0xE000
-    return prefix[:-1] + chr(following)
 
 
 def _search_attribute(condition: VisibilityCondition) -> tuple[str, list[Any]]:
@@ -213,7 +198,7 @@ def _match_value(operator: str, values: Sequence[Value]) -> tuple[str, list[Any]
         found = [word for text in texts for word in words(text)]
         sql += f" OR (a.kind = 'Text' AND a.value IN ({placeholders(found)}))"
         bound += found
-    instants = _as_instants(texts)
+    instants = as_instants(texts)
     if instants and operator != "STARTS_WITH":
         also, more = _of_kinds("'Datetime'", operator, instants)
         sql, bound = f"{sql} OR {also}", bound + more
@@ -223,11 +208,3 @@ def _match_value(operator: str, values: Sequence[Value]) -> tuple[str, list[Any]
 def _of_kinds(kinds: str, operator: str, values: Sequence[str | int | float]) -> tuple[str, list[Any]]:
     sql, bound = _compare("a.value", operator, values)
     return f"(a.kind IN ({kinds}) AND {sql})", bound
-
-
-def _as_instants(texts: Sequence[str]) -> list[int] | None:
-    try:
-        found = [_decode_datetime(msgspec.json.encode(text)) for text in texts]
-        return [to_micros(instant) for instant in found]
-    except (msgspec.ValidationError, TypeError):
-        return None

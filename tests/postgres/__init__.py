@@ -1,0 +1,1 @@
+"""PostgreSQL for the tests: a server of their own, and databases on it."""
