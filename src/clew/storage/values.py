@@ -2,7 +2,7 @@
 
 Owns: those conversions. Never: SQL, or a connection.
 
-How it works: an instant is whole microseconds since 1970. The metadata of a search attribute's payload may name its type
+How it works: an instant is whole microseconds since 1970. The metadata of a search attribute may name its type
 (``type: Keyword``, as the field's SDKs write it); else the JSON value tells: a boolean, a whole number, another number,
 text, a list of texts. A value that cannot be searched by is kept with the run and just has no rows.
 """

@@ -175,3 +175,25 @@ ALTER TABLE pending_items SET (
 ALTER TABLE history SET (
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+
+-- The nodes that share the database, the shards each does the work of, and messages between them. Small tables that are
+-- rewritten often, with no index on what changes.
+CREATE TABLE nodes (
+    node_id     text COLLATE "C" PRIMARY KEY,
+    address     text   NOT NULL,
+    body        bytea  NOT NULL,
+    lease_until bigint NOT NULL
+) WITH (fillfactor = 30);
+
+CREATE TABLE shard_leases (
+    shard   integer PRIMARY KEY,
+    node_id text COLLATE "C",
+    epoch   bigint NOT NULL
+) WITH (fillfactor = 30);
+
+CREATE TABLE mail (
+    mail_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    node_id text COLLATE "C" NOT NULL,
+    body    bytea NOT NULL
+);
+CREATE INDEX mail_node ON mail (node_id, mail_id);

@@ -1,0 +1,218 @@
+"""The statement of a commit: guards, runs, history and all rows beside, for any number of units at once.
+
+Owns: the text of that statement, composed of the sections that a batch needs. Never: what the values are, or who loses.
+
+How it works: every section takes its rows as arrays, one a column. The sections that write runs are guarded row by row
+and give back the ordinals of the units that held; everything else joins with those, so what belongs to a unit that lost
+is not written. One statement is one transaction and one round trip. A statement sees the tables as they were at its
+start, so no key may be touched by two of its sections: `commit` keeps that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+
+class Section(NamedTuple):
+    """One part of the statement; ``{rows}`` in `sql` are its rows, ``{s}`` is the schema."""
+
+    columns: tuple[tuple[str, str], ...]
+    sql: str
+
+
+_ORDINAL: Final = ("ordinal", "int4")
+_KEY: Final = (("shard", "int4"), ("run_key", "int8"))
+_WRITE: Final = (
+    ("version", "int8"),
+    ("status", "text"),
+    ("is_open", "bool"),
+    ("is_busy", "bool"),
+    ("attention_at", "int8"),
+    ("history_length", "int8"),
+    ("history_size_bytes", "int8"),
+    ("state", "bytea"),
+)
+_BATCH: Final = (("first_event_id", "int8"), ("last_event_id", "int8"), ("events", "bytea"))
+_NAMES: Final = (("namespace", "text"), ("workflow_id", "text"), ("run_id", "text"))
+_VISIBILITY: Final = (
+    ("workflow_type", "text"),
+    ("task_queue", "text"),
+    ("start_time", "int8"),
+    ("execution_time", "int8"),
+    ("close_time", "int8"),
+    ("first_execution_run_id", "text"),
+    ("parent_workflow_id", "text"),
+    ("parent_run_id", "text"),
+    ("root_workflow_id", "text"),
+    ("root_run_id", "text"),
+    ("memo", "text"),
+    ("search_attributes", "text"),
+)
+
+_WAKE_WINDOW_MICROS: Final = 300_000_000
+"""How far `attention_at` may be behind `wake_after` before that follows it."""
+
+_SET: Final = ", ".join(f"{name} = d.{name}" for name, _ in _WRITE)
+_SET_WAKE: Final = (
+    "commit_id = $1, wake_after = CASE WHEN NOT d.is_open THEN NULL "
+    f"WHEN d.attention_at BETWEEN e.wake_after AND e.wake_after + {_WAKE_WINDOW_MICROS} THEN e.wake_after "
+    "ELSE d.attention_at END"
+)
+_SET_VISIBILITY: Final = ", ".join(f"{name} = d.{name}" for name, _ in _VISIBILITY)
+_GUARD: Final = "e.shard = d.shard AND e.run_key = d.run_key AND e.version = d.expected_version"
+_RETURNED: Final = "d.ordinal, d.shard, d.run_key, d.first_event_id, d.last_event_id, d.events"
+_HELD: Final = "(d.ordinal IN (SELECT ordinal FROM held)) IS TRUE"
+"""Said so that it is looked up in a hash table: as a join it would be a loop in a loop where hash joins are off."""
+
+_INSERTED: Final = ", ".join(name for name, _ in (*_KEY, *_WRITE, *_NAMES, *_VISIBILITY))
+
+RUN_SECTIONS: Final = {
+    "updates": Section(
+        (_ORDINAL, *_KEY, ("expected_version", "int8"), *_WRITE, *_BATCH),
+        f"updates AS (UPDATE {{s}}.executions AS e SET {_SET}, {_SET_WAKE} FROM {{rows}} WHERE {_GUARD} "
+        f"RETURNING {_RETURNED})",
+    ),
+    "revisions": Section(
+        (_ORDINAL, *_KEY, ("expected_version", "int8"), *_WRITE, *_BATCH, *_VISIBILITY),
+        f"revisions AS (UPDATE {{s}}.executions AS e SET {_SET}, {_SET_WAKE}, {_SET_VISIBILITY} FROM {{rows}} "
+        f"WHERE {_GUARD} RETURNING {_RETURNED})",
+    ),
+    "inserts": Section(
+        (_ORDINAL, *_KEY, ("previous_run_key", "int8"), *_WRITE, *_BATCH, *_NAMES, *_VISIBILITY),
+        "new_rows AS MATERIALIZED (SELECT * FROM {rows}), "
+        f"new_runs AS (INSERT INTO {{s}}.executions ({_INSERTED}, previous_run_key, is_latest, commit_id, wake_after) "
+        f"SELECT {_INSERTED}, previous_run_key, true, $1, CASE WHEN is_open THEN attention_at END FROM new_rows "
+        "ON CONFLICT (shard, namespace, workflow_id) WHERE is_latest DO NOTHING RETURNING run_key), "
+        "inserts AS (SELECT r.ordinal, r.shard, r.run_key, r.first_event_id, r.last_event_id, r.events "
+        "FROM new_rows AS r WHERE (r.run_key IN (SELECT run_key FROM new_runs)) IS TRUE)",
+    ),
+}
+"""Those that write runs: rows without and with a change of visibility, and new runs."""
+
+SIDE_SECTIONS: Final = {
+    "history": Section(
+        (_ORDINAL, *_KEY, *_BATCH),
+        "side_history AS (INSERT INTO {s}.history (shard, run_key, first_event_id, last_event_id, events) "
+        "SELECT d.shard, d.run_key, d.first_event_id, d.last_event_id, d.events FROM {rows} WHERE {held})",
+    ),
+    "items_delete": Section(
+        (_ORDINAL, *_KEY, ("kind", "int4"), ("item_id", "int8")),
+        "items_delete AS (DELETE FROM {s}.pending_items AS p USING {rows} "
+        "WHERE {held} AND p.shard = d.shard AND p.run_key = d.run_key AND p.kind = d.kind AND p.item_id = d.item_id)",
+    ),
+    "items_put": Section(
+        (_ORDINAL, *_KEY, ("kind", "int4"), ("item_id", "int8"), ("data", "bytea")),
+        "items_put AS (INSERT INTO {s}.pending_items (shard, run_key, kind, item_id, data) "
+        "SELECT d.shard, d.run_key, d.kind, d.item_id, d.data FROM {rows} WHERE {held} "
+        "ON CONFLICT (shard, run_key, kind, item_id) DO UPDATE SET data = excluded.data)",
+    ),
+    "tasks_delete": Section(
+        (_ORDINAL, ("shard", "int4"), ("task_id", "int8")),
+        "tasks_delete AS (DELETE FROM {s}.tasks AS t USING {rows} "
+        "WHERE {held} AND t.shard = d.shard AND t.task_id = d.task_id)",
+    ),
+    "tasks_put": Section(
+        (
+            _ORDINAL,
+            ("task_id", "int8"),
+            *_KEY,
+            ("namespace", "text"),
+            ("task_queue", "text"),
+            ("kind", "int2"),
+            ("scheduled_event_id", "int8"),
+            ("attempt", "int4"),
+            ("priority", "int2"),
+        ),
+        "tasks_put AS (INSERT INTO {s}.tasks (task_id, shard, run_key, namespace, task_queue, kind, "
+        "scheduled_event_id, attempt, priority, claimed_until) "
+        "SELECT d.task_id, d.shard, d.run_key, d.namespace, d.task_queue, d.kind, d.scheduled_event_id, d.attempt, "
+        "d.priority, 0 FROM {rows} WHERE {held} "
+        "ON CONFLICT (shard, task_id) DO UPDATE SET run_key = excluded.run_key, namespace = excluded.namespace, "
+        "task_queue = excluded.task_queue, kind = excluded.kind, scheduled_event_id = excluded.scheduled_event_id, "
+        "attempt = excluded.attempt, priority = excluded.priority, claimed_until = 0)",
+    ),
+    "outbox_delete": Section(
+        (_ORDINAL, ("shard", "int4"), ("message_id", "int8")),
+        "outbox_delete AS (DELETE FROM {s}.outbox AS o USING {rows} "
+        "WHERE {held} AND o.shard = d.shard AND o.message_id = d.message_id)",
+    ),
+    "outbox_put": Section(
+        (_ORDINAL, ("message_id", "int8"), *_KEY, ("body", "bytea")),
+        "outbox_put AS (INSERT INTO {s}.outbox (message_id, shard, run_key, body) "
+        "SELECT d.message_id, d.shard, d.run_key, d.body FROM {rows} WHERE {held} "
+        "ON CONFLICT (shard, message_id) DO UPDATE SET run_key = excluded.run_key, body = excluded.body)",
+    ),
+    "attributes_clear": Section(
+        (_ORDINAL, *_KEY, ("name", "text"), ("count", "int4")),
+        # One row a name that the run has from now on, with how many values; and one without a name for the run itself.
+        "kept_names AS MATERIALIZED (SELECT * FROM {rows}), "
+        "attributes_clear AS (DELETE FROM {s}.search_attributes AS a USING kept_names AS r "
+        "WHERE (r.ordinal IN (SELECT ordinal FROM held)) IS TRUE AND r.name IS NULL AND a.shard = r.shard "
+        "AND a.run_key = r.run_key AND NOT EXISTS (SELECT 1 FROM kept_names AS k WHERE k.shard = a.shard "
+        "AND k.run_key = a.run_key AND k.name = a.name AND a.ordinal < k.count))",
+    ),
+    "attributes_put": Section(
+        (
+            _ORDINAL,
+            *_KEY,
+            ("name", "text"),
+            ("place", "int4"),
+            ("kind", "text"),
+            ("text_value", "text"),
+            ("number_value", "text"),
+        ),
+        "attributes_put AS (INSERT INTO {s}.search_attributes "
+        "(shard, run_key, name, ordinal, kind, text_value, number_value) "
+        "SELECT d.shard, d.run_key, d.name, d.place, d.kind, d.text_value, d.number_value::numeric "
+        "FROM {rows} WHERE {held} ON CONFLICT (shard, run_key, name, ordinal) DO UPDATE "
+        "SET kind = excluded.kind, text_value = excluded.text_value, number_value = excluded.number_value)",
+    ),
+    "names_put": Section(
+        (_ORDINAL, ("namespace", "text"), ("name", "text"), ("kind", "text")),
+        "names_put AS (INSERT INTO {s}.search_attribute_names (namespace, name, kind) "
+        "SELECT d.namespace, d.name, d.kind FROM {rows} WHERE {held} "
+        "ON CONFLICT (namespace, name) DO NOTHING)",
+    ),
+}
+
+SECTIONS: Final = {**RUN_SECTIONS, **SIDE_SECTIONS}
+
+UNLATCH: Final = (
+    "UPDATE {s}.executions AS e SET is_latest = false "
+    "FROM unnest($1::int4[], $2::int8[], $3::int8[]) AS d (shard, run_key, closing_version) "
+    "WHERE e.shard = d.shard AND e.run_key = d.run_key AND e.is_latest "
+    "AND CASE WHEN d.closing_version = 0 THEN NOT e.is_open ELSE e.version = d.closing_version END "
+    "RETURNING e.run_key"
+)
+"""Make room for the run that follows: the one before is closed, or is closed by the same unit (from that version)."""
+
+
+@lru_cache(maxsize=1024)
+def statement(schema: str, names: tuple[str, ...]) -> str:
+    """The statement that has these sections; parameter 1 is the id of the commit, then the columns in order."""
+    parts: list[str] = []
+    number = 2
+    runs = [name for name in names if name in RUN_SECTIONS]
+    for name in names:
+        section = SECTIONS[name]
+        arrays = ", ".join(f"${number + n}::{kind}[]" for n, (_, kind) in enumerate(section.columns))
+        columns = ", ".join(column for column, _ in section.columns)
+        number += len(section.columns)
+        parts.append(section.sql.format(s=schema, rows=f"unnest({arrays}) AS d ({columns})", held=_HELD))
+        if name == runs[-1]:
+            parts += _after_runs(schema, runs)
+    return "WITH " + ", ".join(parts) + " SELECT ordinal FROM held"
+
+
+def _after_runs(schema: str, runs: Iterable[str]) -> list[str]:
+    events = " UNION ALL ".join(
+        f"SELECT shard, run_key, first_event_id, last_event_id, events FROM {name} WHERE first_event_id IS NOT NULL"
+        for name in runs
+    )
+    return [
+        "held AS (" + " UNION ALL ".join(f"SELECT ordinal FROM {name}" for name in runs) + ")",
+        f"first_history AS (INSERT INTO {schema}.history (shard, run_key, first_event_id, last_event_id, events) "
+        f"{events})",
+    ]

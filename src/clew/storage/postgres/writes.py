@@ -1,0 +1,146 @@
+"""The writes that are not commits of runs: namespaces, deployments, reserved numbers, retention.
+
+Owns: their SQL, as functions of a connection. Never: the write path of runs (``commit``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from clew.ports.store import DeploymentRow, NamespaceRow
+from clew.storage.postgres.rows import plain_text, stored_text
+from clew.storage.values import to_micros
+
+if TYPE_CHECKING:
+    from clew.storage.postgres.connections import Connection
+
+RUN_KEYS: Final = "next_run_key"
+TASK_IDS: Final = "next_task_id"
+WRITERS: Final = "next_writer_id"
+SHARD_COUNT: Final = "shard_count"
+
+FIND_EXPIRED: Final = (
+    "SELECT run.shard, run.run_key FROM {s}.executions AS run "
+    "WHERE run.namespace = $1 AND NOT run.is_open AND run.close_time IS NOT NULL AND run.close_time < $2 "
+    "AND NOT EXISTS (SELECT 1 FROM {s}.outbox AS o WHERE o.shard = run.shard AND o.run_key = run.run_key) "
+    "AND NOT (run.is_latest AND EXISTS (SELECT 1 FROM {s}.executions AS p "
+    "WHERE p.shard = run.shard AND p.run_key = run.previous_run_key)) "
+    "ORDER BY run.close_time LIMIT $3"
+)
+"""Oldest first. The latest run of a workflow id goes after the one before it, so that the id never loses its latest."""
+
+DELETE_RUNS: Final = (
+    "WITH doomed AS MATERIALIZED (SELECT shard, run_key FROM {s}.executions "
+    "WHERE shard = $1 AND run_key = ANY($2::int8[]) AND NOT is_open FOR UPDATE SKIP LOCKED), "
+    + ", ".join(
+        f"d{n} AS (DELETE FROM {{s}}.{table} AS t USING doomed WHERE t.shard = doomed.shard "
+        "AND t.run_key = doomed.run_key)"
+        for n, table in enumerate(("history", "pending_items", "tasks", "search_attributes"))
+    )
+    + ", gone AS (DELETE FROM {s}.executions AS t USING doomed WHERE t.shard = doomed.shard "
+    "AND t.run_key = doomed.run_key RETURNING 1) SELECT count(*) FROM gone"
+)
+
+
+async def reserve(connection: Connection, schema: str, counter: str, count: int) -> int:
+    """The first of `count` consecutive numbers that no one else will ever get."""
+    first: int = await connection.fetchval(
+        f"INSERT INTO {schema}.meta (key, value) VALUES ($1, 1 + $2::int8) "
+        f"ON CONFLICT (key) DO UPDATE SET value = {schema}.meta.value + $2 RETURNING value - $2",
+        counter,
+        count,
+    )
+    return first
+
+
+async def read_or_put_meta(connection: Connection, schema: str, key: str, value: int) -> int:
+    """A number that was fixed when the store was made; `value` fixes it now."""
+    await connection.execute(
+        f"INSERT INTO {schema}.meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING", key, value
+    )
+    found: int = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE key = $1", key)
+    return found
+
+
+async def put_namespace(connection: Connection, schema: str, row: NamespaceRow) -> bool:
+    """Create the namespace unless it is there; whether it was created."""
+    created = await connection.fetchval(
+        f"INSERT INTO {schema}.namespaces (name, secret, retention_seconds, settings) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (name) DO NOTHING RETURNING true",
+        stored_text(row.name),
+        row.secret,
+        row.retention_seconds,
+        row.settings,
+    )
+    return created is True
+
+
+async def list_deployments(connection: Connection, schema: str) -> list[DeploymentRow]:
+    """All deployments, by namespace and name."""
+    rows = await connection.fetch(
+        f"SELECT namespace, name, revision, body FROM {schema}.deployments ORDER BY namespace, name"
+    )
+    return [
+        DeploymentRow(namespace=plain_text(namespace), name=plain_text(name), revision=revision, body=body)
+        for namespace, name, revision, body in rows
+    ]
+
+
+async def put_deployment_if_revision(connection: Connection, schema: str, row: DeploymentRow) -> bool:
+    """Write the deployment if the stored revision is the one before; whether it was."""
+    if row.revision == 1:
+        sql = (
+            f"INSERT INTO {schema}.deployments (namespace, name, revision, body) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT (namespace, name) DO NOTHING RETURNING true"
+        )
+    else:
+        sql = (
+            f"UPDATE {schema}.deployments SET revision = $3, body = $4 "
+            "WHERE namespace = $1 AND name = $2 AND revision = $3 - 1 RETURNING true"
+        )
+    done = await connection.fetchval(sql, stored_text(row.namespace), stored_text(row.name), row.revision, row.body)
+    return done is True
+
+
+async def delete_deployment_if_revision(
+    connection: Connection, schema: str, namespace: str, name: str, revision: int
+) -> bool:
+    """Remove the deployment if the stored revision is this one; whether it was."""
+    done = await connection.fetchval(
+        f"DELETE FROM {schema}.deployments WHERE namespace = $1 AND name = $2 AND revision = $3 RETURNING true",
+        stored_text(namespace),
+        stored_text(name),
+        revision,
+    )
+    return done is True
+
+
+async def delete_outbox(connection: Connection, schema: str, shards: Sequence[int], message_ids: Sequence[int]) -> None:
+    """Remove delivered messages; one that is not there is no error."""
+    await connection.execute(
+        f"DELETE FROM {schema}.outbox WHERE shard = ANY($1::int4[]) AND message_id = ANY($2::int8[])",
+        shards,
+        message_ids,
+    )
+
+
+async def find_expired_runs(
+    connection: Connection, schema: str, namespace: str, closed_before: datetime, limit: int
+) -> dict[int, list[int]]:
+    """Closed runs that retention may remove, by shard; those with undelivered messages are left out."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    rows = await connection.fetch(
+        FIND_EXPIRED.format(s=schema), stored_text(namespace), to_micros(closed_before), limit
+    )
+    for shard, run_key in rows:
+        found[shard].append(run_key)
+    return dict(found)
+
+
+async def delete_runs(connection: Connection, schema: str, shard: int, run_keys: Sequence[int]) -> int:
+    """Remove closed runs of one shard with all they have; answers how many."""
+    count: int = await connection.fetchval(DELETE_RUNS.format(s=schema), shard, run_keys)
+    return count
