@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.clock import Clock
 from clew.ports.store import (
+    ApiKeyRow,
     Backlog,
     CommitStatus,
     DeploymentRow,
@@ -234,6 +235,19 @@ class PostgresStore:
     def delete_deployment_if_revision(self, namespace: str, name: str, revision: int) -> asyncio.Future[bool]:
         """Remove the deployment if the stored revision is this one."""
         return self._write(writes.delete_deployment_if_revision, namespace, name, revision)
+
+    async def get_api_key(self, key_id: str) -> ApiKeyRow | None:
+        """The API key of this id, if there is one."""
+        found = await self._read(writes.list_api_keys, key_id)
+        return found[0] if found else None
+
+    def list_api_keys(self) -> asyncio.Future[list[ApiKeyRow]]:
+        """All API keys by id."""
+        return self._read(writes.list_api_keys)
+
+    def put_api_key_if_revision(self, row: ApiKeyRow) -> asyncio.Future[bool]:
+        """Write the API key if the stored revision is the one before that of `row`."""
+        return self._write(writes.put_api_key_if_revision, row)
 
     # --- the nodes that share the store -----------------------------------------------------------------------------
 

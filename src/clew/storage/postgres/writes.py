@@ -1,4 +1,4 @@
-"""The writes that are not commits of runs: namespaces, deployments, reserved numbers, retention.
+"""The writes that are not commits of runs: namespaces, deployments, API keys, reserved numbers, retention.
 
 Owns: their SQL, as functions of a connection. Never: the write path of runs (``commit``).
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from clew.ports.store import DeploymentRow, NamespaceRow
+from clew.ports.store import ApiKeyRow, DeploymentRow, NamespaceRow
 from clew.storage.postgres.rows import plain_text, stored_text
 from clew.storage.values import to_micros
 
@@ -115,6 +115,31 @@ async def delete_deployment_if_revision(
         stored_text(name),
         revision,
     )
+    return done is True
+
+
+async def list_api_keys(connection: Connection, schema: str, key_id: str | None = None) -> list[ApiKeyRow]:
+    """All API keys by id, or the one of `key_id`."""
+    rows = await connection.fetch(
+        f"SELECT key_id, revision, body FROM {schema}.api_keys WHERE $1::text IS NULL OR key_id = $1 ORDER BY key_id",
+        None if key_id is None else stored_text(key_id),
+    )
+    return [ApiKeyRow(key_id=plain_text(found), revision=revision, body=body) for found, revision, body in rows]
+
+
+async def put_api_key_if_revision(connection: Connection, schema: str, row: ApiKeyRow) -> bool:
+    """Write the key if the stored revision is the one before; whether it was."""
+    if row.revision == 1:
+        sql = (
+            f"INSERT INTO {schema}.api_keys (key_id, revision, body) VALUES ($1, $2, $3) "
+            "ON CONFLICT (key_id) DO NOTHING RETURNING true"
+        )
+    else:
+        sql = (
+            f"UPDATE {schema}.api_keys SET revision = $2, body = $3 WHERE key_id = $1 AND revision = $2 - 1 "
+            "RETURNING true"
+        )
+    done = await connection.fetchval(sql, stored_text(row.key_id), row.revision, row.body)
     return done is True
 
 
