@@ -14,6 +14,7 @@ from clew.lint import RULES, LintRule
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
 from scripts.cli_page import cli_lines
+from scripts.http_page import http_lines, openapi_text
 from scripts.permissions_page import permissions_lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +62,11 @@ def cli_page() -> str:
 def permissions_page() -> str:
     """Which role may make which call."""
     return _page("clew.model.access and clew.server.security.calls", permissions_lines())
+
+
+def http_api_page() -> str:
+    """Every operation of the HTTP API."""
+    return _page("clew.server.api.table", http_lines())
 
 
 LINT_INTRODUCTION = """\
@@ -121,8 +127,10 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "glossary.md": glossary_page,
     DOCS / "reference" / "cli.md": cli_page,
     DOCS / "reference" / "errors.md": errors_page,
+    DOCS / "reference" / "http-api.md": http_api_page,
     DOCS / "reference" / "lint.md": lint_page,
     DOCS / "reference" / "permissions.md": permissions_page,
+    DOCS / "reference" / "openapi.json": openapi_text,
 }
 """Every generated page."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from clew.cli._output import print_fields, print_json, print_json_line, print_table, time_text
 from clew.client import WorkflowExecution, WorkflowExecutionDescription, format_compact_history
-from clew.client._compact import CompactLine, compact_history, describe_failure, format_duration, preview
+from clew.model.compact import CompactLine, compact_history, describe_failure, format_duration, preview
 from clew.model.events import BaseEvent, Event
 from clew.model.history import WorkflowHistory
 from clew.model.payload import Payloads, from_stored

@@ -17,7 +17,6 @@ from clew.client._blocking_handle import (
     BlockingWorkflowUpdateHandle,
 )
 from clew.client._client import Client
-from clew.client._compact import CompactLine, compact_history, format_compact_history
 from clew.client._deployment import (
     WorkerDeploymentDescription,
     WorkerDeploymentHandle,
@@ -68,6 +67,7 @@ from clew.exceptions import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from clew.model.compact import CompactLine, compact_history, format_compact_history
 from clew.model.history import WorkflowHistory
 from clew.service.errors import RPCError, RPCStatusCode
 from clew.service.requests import UpdateStage as WorkflowUpdateStage

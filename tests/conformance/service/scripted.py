@@ -42,6 +42,7 @@ class ScriptedWorker:
         self.activity_tasks: asyncio.Queue[r.ActivityTask] = asyncio.Queue()
         self.cancels: asyncio.Queue[tuple[r.TaskToken, r.ActivityCancelReason]] = asyncio.Queue()
         self.session: WorkerSession | None = None
+        self.taken: list[r.WorkflowTask] = []
 
     def offer_workflow_task(self, task: r.WorkflowTask) -> None:
         self.workflow_tasks.put_nowait(task)
@@ -65,7 +66,9 @@ class ScriptedWorker:
 
     async def workflow_task(self) -> r.WorkflowTask:
         """The next workflow task."""
-        return await soon(self.workflow_tasks.get())
+        task: r.WorkflowTask = await soon(self.workflow_tasks.get())
+        self.taken.append(task)
+        return task
 
     async def activity_task(self) -> r.ActivityTask:
         """The next attempt of an activity."""

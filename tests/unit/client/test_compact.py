@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from clew.client import compact_history, format_compact_history
-from clew.client._compact import _HANDLERS, LEFT_OUT, format_duration
 from clew.model import events as e
+from clew.model.compact import _HANDLERS, LEFT_OUT, format_duration
 from clew.model.failure import ApplicationInfo, Failure
 
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
