@@ -29,6 +29,11 @@ from clew.model.payload import ENCODING_KEY, Payload, StoredPayload, from_stored
 _MARK: Final = b'"$payload"'
 _MARK_WITHIN: Final = 32
 _NULL: Final = Payload({ENCODING_KEY: b"binary/null"})
+_SCALARS: Final = frozenset({str, int, bool})
+"""Types whose values msgspec encodes as the rules do."""
+
+_SCALAR_DECODERS: Final[dict[Any, Any]] = {kind: msgspec.json.Decoder(kind).decode for kind in (str, int, bool, float)}
+_encode: Final = msgspec.json.Encoder().encode
 _STORED_NULL: Final = msgspec.Raw(b"null")
 """The standard chain stores None as JSON's own null, which people and SQL can read."""
 
@@ -152,6 +157,11 @@ class JSONPlainPayloadConverter(EncodingPayloadConverter):
         self._decoder = ValueDecoder(self._encoder, self._compile_custom if self._custom else None)
 
     @property
+    def is_by_the_rules(self) -> bool:
+        """Whether nobody has a say in decoding but the built-in rules."""
+        return not self._custom
+
+    @property
     def encoding(self) -> str:
         """``json/plain``, if no other was given."""
         return self._encoding
@@ -204,6 +214,7 @@ class CompositePayloadConverter(PayloadConverter):
     def __init__(self, *converters: EncodingPayloadConverter) -> None:
         self.converters: dict[str, EncodingPayloadConverter] = {c.encoding: c for c in converters}
         self._json = _json_of_standard_chain(converters) if self._is_unchanged() else None
+        self._scalar_decoders = _SCALAR_DECODERS if self._json is not None and self._json.is_by_the_rules else {}
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
         """See base class."""
@@ -245,6 +256,14 @@ class CompositePayloadConverter(PayloadConverter):
 
     def to_stored(self, value: Any) -> StoredPayload:
         """See base class."""
+        if type(value) in _SCALARS and self._json is not None:
+            # The short way of `ValueEncoder.encode`; the long one says better what is wrong.
+            try:
+                data = _encode(value)
+            except (ValueError, TypeError, OverflowError):
+                data = _MARK
+            if _MARK not in data:
+                return msgspec.Raw(data)
         if self._json is None or value is None or isinstance(value, (bytes, bytearray, RawValue)):
             return _STORED_NULL if value is None and self._json is not None else to_stored(self.to_payload(value))
         data = self._json.encode(value)
@@ -254,6 +273,12 @@ class CompositePayloadConverter(PayloadConverter):
 
     def from_stored(self, stored: StoredPayload, type_hint: Any | None = None) -> Any:
         """See base class."""
+        if type(type_hint) is type and (decode := self._scalar_decoders.get(type_hint)) is not None:
+            # A wrapped payload is an object, so it is refused here like anything else that is no such scalar.
+            try:
+                return decode(stored)
+            except (msgspec.MsgspecError, ValueError):
+                pass  # The long way says better what is wrong.
         data = bytes(stored)
         if self._json is None or type_hint is RawValue or _MARK in data[:_MARK_WITHIN]:
             return self.from_payload(from_stored(stored), type_hint)

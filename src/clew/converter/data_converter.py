@@ -177,6 +177,8 @@ def from_stored_payloads(
         DecodeError: A payload does not fit; the message says which one of which call, and the path in it.
     """
     hints = type_hints or ()
+    if len(payloads) == 1 and not what:
+        return [payload_converter.from_stored(payloads[0], hints[0] if hints else None)]
     values: list[Any] = []
     for index, stored in enumerate(payloads):
         try:
@@ -205,9 +207,13 @@ def decode_arguments(
         ArgumentsError: There are too few or too many; the message names the function and what it takes.
         DecodeError: One does not fit its parameter; the message names both.
     """
-    _check_count(signature, len(payloads), what)
+    count = len(payloads)
+    if count == signature.exact_count:
+        hints: Sequence[Any] = signature.arg_types
+    else:
+        _check_count(signature, count, what)
+        hints = signature.types_for(count)
     values: list[Any] = []
-    hints = signature.types_for(len(payloads))
     for index, stored in enumerate(payloads):
         try:
             values.append(payload_converter.from_stored(stored, hints[index]))

@@ -49,6 +49,11 @@ class CallableSignature:
         self._variadic_name = variadic[0].name if variadic else None
 
     @functools.cached_property
+    def exact_count(self) -> int:
+        """How many arguments it takes, if that is always the same number; else -1."""
+        return self.required_count if self.args_max == self.required_count == len(self.arg_names) else -1
+
+    @functools.cached_property
     def _hints(self) -> dict[str, Any]:
         return _resolve_hints(self._fn, self.name)
 

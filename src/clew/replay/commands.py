@@ -37,7 +37,8 @@ Site = tuple[CodeType, int]
 _INTERNAL: Final = (str(Path(clew.__path__[0])) + "/", str(Path(asyncio.__file__).parent) + "/")
 
 
-_is_internal_file: Final[dict[str, bool]] = {}
+known_files: Final[dict[str, bool]] = {}
+"""Files that `is_internal` has been asked about, with its answer."""
 
 
 def call_site() -> Site | None:
@@ -53,9 +54,9 @@ def call_site() -> Site | None:
 def is_internal(code: CodeType) -> bool:
     """Whether code is ours or asyncio's, not the user's."""
     name = code.co_filename
-    known = _is_internal_file.get(name)
+    known = known_files.get(name)
     if known is None:
-        known = _is_internal_file[name] = name.startswith(_INTERNAL)
+        known = known_files[name] = name.startswith(_INTERNAL)
     return known
 
 

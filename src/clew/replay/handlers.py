@@ -81,6 +81,7 @@ class Handlers:
         self._running: dict[int, _Running] = {}
         self._run_count = 0
         self.rejections: list[UpdateRejection] = []
+        self.has_had_updates = False
 
     # --- signals -------------------------------------------------------------------------------------------
 
@@ -182,6 +183,7 @@ class Handlers:
         runtime = self._runtime
         name = request.name
         definition = self.updates.get(name) or self.updates.get(None)
+        self.has_had_updates = True
         if definition is None:
             known = ", ".join(sorted(n for n in self.updates if n)) or "none"
             error = ApplicationError(

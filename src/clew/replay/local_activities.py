@@ -81,7 +81,7 @@ class _Backoff(Exception):
 
 
 @final
-class _Open:
+class OpenLocalActivity:
     """A local activity that has no outcome yet."""
 
     __slots__ = (
@@ -184,24 +184,24 @@ class LocalActivities:
         self._loop = loop
         self._check_writable = check_writable
         self._sleep = sleep
-        self._open: dict[str, _Open] = {}
-        self._by_sequence: dict[int, _Open] = {}
+        self._open: dict[str, OpenLocalActivity] = {}
+        self._by_sequence: dict[int, OpenLocalActivity] = {}
         self._abandoned: dict[tuple[str, int], str] = {}
         """Types of those that nobody waits for, by id and ordinal: the outcome may have been on its way."""
         self._counts: dict[str, int] = {}
         self._ordinals: dict[str, int] = {}
         self._sequence = 0
-        self._fresh: list[_Open] = []
+        self._fresh: list[OpenLocalActivity] = []
         """Asked for since the last event."""
-        self._requested: list[_Open] = []
+        self._requested: list[OpenLocalActivity] = []
         """Handed out; the worker is told next."""
         self._cancelled: list[int] = []
         self._forgotten: list[int] = []
 
     # --- from the code -------------------------------------------------------------------------------------
 
-    def start(self, asked: StartLocalActivityInput) -> StartedActivity:
-        """Ask for a local activity and give its handle."""
+    def ask(self, asked: StartLocalActivityInput) -> OpenLocalActivity:
+        """Ask for a local activity."""
         self._check_writable("start a local activity")
         payloads = self._values.encode(asked.args, "argument of local activity", asked.activity)
         activity_id, ordinal = asked.activity_id, 1
@@ -215,20 +215,26 @@ class LocalActivities:
         if asked.activity_id is not None:
             self._ordinals[activity_id] = ordinal = self._ordinals.get(activity_id, 0) + 1
         self._sequence += 1
-        activity = _Open(self._sequence, asked, activity_id, ordinal, payloads, self._loop.create_future())
+        activity = OpenLocalActivity(self._sequence, asked, activity_id, ordinal, payloads, self._loop.create_future())
         self._add(activity)
+        return activity
+
+    def start(self, asked: StartLocalActivityInput) -> StartedActivity:
+        """Ask for a local activity and give its handle."""
+        activity = self.ask(asked)
 
         def on_early_cancel() -> None:
             if self._stop(activity) and not activity.future.done():
                 activity.future.set_exception(self._cancelled_error(activity))
 
         handle = StartedActivity(
-            self._result(activity), loop=self._loop, name=activity_id, on_early_cancel=on_early_cancel
+            self.result(activity), loop=self._loop, name=activity.activity_id, on_early_cancel=on_early_cancel
         )
         self._loop.adopt(handle)
         return handle
 
-    async def _result(self, activity: _Open) -> Any:
+    async def result(self, activity: OpenLocalActivity) -> Any:
+        """Wait for its outcome."""
         while True:
             try:
                 payloads = await activity.future
@@ -250,17 +256,17 @@ class LocalActivities:
             else:
                 return self._values.decode_result(payloads, activity.input.ret_type)
 
-    def _add(self, activity: _Open) -> None:
+    def _add(self, activity: OpenLocalActivity) -> None:
         self._open[activity.activity_id] = activity
         self._by_sequence[activity.sequence] = activity
         self._fresh.append(activity)
 
-    def _remove(self, activity: _Open) -> None:
+    def _remove(self, activity: OpenLocalActivity) -> None:
         activity.is_done = True
         self._open.pop(activity.activity_id, None)
         self._by_sequence.pop(activity.sequence, None)
 
-    def _stop(self, activity: _Open) -> bool:
+    def _stop(self, activity: OpenLocalActivity) -> bool:
         """Stop one as its options say; say whether its outcome is not waited for."""
         kind = activity.input.cancellation_type
         if kind is not _ABANDON and activity.is_handed_out:
@@ -279,6 +285,11 @@ class LocalActivities:
     def has_open(self) -> bool:
         """Whether one has no outcome yet."""
         return bool(self._open)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to tell the worker."""
+        return bool(self._requested or self._cancelled or self._forgotten)
 
     def hand_out(self) -> None:
         """Hand out what was asked for since the last event; called after each, live or replayed."""
@@ -381,7 +392,7 @@ class LocalActivities:
         if self._open:
             raise self._mismatch(event_id, "no local activity under way at the end", None)
 
-    def _mismatch(self, event_id: int, recorded: str, found: _Open | None) -> NondeterminismError:
+    def _mismatch(self, event_id: int, recorded: str, found: OpenLocalActivity | None) -> NondeterminismError:
         open_ones = [found] if found is not None else list(self._open.values())
         named = [f"local activity {a.input.activity!r} with id {a.activity_id!r}" for a in open_ones[:NAMED_MAX]]
         attempted = ", ".join(named) or "no local activity"
@@ -396,7 +407,7 @@ class LocalActivities:
             source_line=place,
         )
 
-    def _settle(self, activity: _Open, outcome: LocalActivityOutcome) -> None:
+    def _settle(self, activity: OpenLocalActivity, outcome: LocalActivityOutcome) -> None:
         self._remove(activity)
         future, failure = activity.future, outcome.failure
         if future.done():
@@ -412,7 +423,7 @@ class LocalActivities:
         else:
             future.set_result(outcome.result)
 
-    def _cancelled_error(self, activity: _Open) -> CancelledActivityError:
+    def _cancelled_error(self, activity: OpenLocalActivity) -> CancelledActivityError:
         error = CancelledActivityError(
             "Local activity cancelled", **self._fields(activity, RetryState.CANCEL_REQUESTED)
         )
@@ -420,7 +431,7 @@ class LocalActivities:
         return error
 
     @staticmethod
-    def _fields(activity: _Open, retry_state: RetryState) -> dict[str, Any]:
+    def _fields(activity: OpenLocalActivity, retry_state: RetryState) -> dict[str, Any]:
         return {
             "scheduled_event_id": 0,
             "started_event_id": 0,

@@ -65,7 +65,7 @@ from clew.replay.passages import (
     position_of,
     recorded_requests,
 )
-from clew.replay.resolutions import Resolutions
+from clew.replay.resolutions import RESOLVE, Resolutions
 from clew.replay.runtime import WorkflowRuntime, _Continue
 from clew.replay.values import FailureConverter, Values, from_header
 from clew.service.requests import AnswerQueryRequest, WorkflowTask
@@ -165,14 +165,7 @@ class WorkflowMachine:
         """Requests of the open task that have been given to the worker as `ActivationResult.unrecorded_markers`."""
         self._acceptances: dict[str, UpdateAcceptance] = {}
         self._admitted: dict[str, e.UpdateRequest] = {}
-        self._apply: dict[type[e.BaseEvent], Callable[[Any], None]] = {
-            e.WorkflowExecutionStarted: self._apply_started,
-            e.WorkflowExecutionSignaled: self._handlers.apply_signal,
-            e.WorkflowExecutionCancelRequested: self._apply_cancel_requested,
-            e.WorkflowExecutionUpdateAdmitted: self._apply_update_admitted,
-            e.WorkflowTaskFailed: self._apply_task_failed,
-            **Resolutions(self._ledger, self._loop, values).handlers(),
-        }
+        self._resolutions = Resolutions(self._ledger, self._loop, values)
         self.cached_through_event_id = 0
         """The start of the last workflow task that has been applied; the events of a partial task begin right after."""
         self._applied_event_id = 0
@@ -215,8 +208,7 @@ class WorkflowMachine:
             guard.enter(self._label)
         try:
             rest = self._feed(events, 0, ())
-            for event in rest:
-                self._take(event)
+            self._take(rest)
             if is_whole:
                 self._check_end(events[-1].event_id if events else 0, rest)
         except NondeterminismError as error:
@@ -246,7 +238,6 @@ class WorkflowMachine:
         self._main = None
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
         # which would otherwise spend a third of a busy worker's time on runs that are over.
-        self._apply.clear()
         runtime = self._runtime
         for part in (self._handlers, runtime.out, runtime.local, self._ledger, runtime):
             vars(part).clear()
@@ -389,24 +380,22 @@ class WorkflowMachine:
         local = self._runtime.local
         self._open_task = None
         self._is_activating = self._is_inside = False
+        is_closed = self._close is not None
         asked = self._ledger.finish(self._close)
-        answers = tuple(self._answer(query) for query in task.queries)
+        own = self._definition.versioning_behavior
         completion = CompleteWorkflowTaskRequest(
             token=task.token,
             commands=to_commands(asked),
-            acceptances=tuple(self._acceptances.values()),
-            rejections=tuple(self._handlers.rejections),
-            completions=tuple(
-                UpdateCompletion(message_id=r.message_id, update_id=r.update_id, outcome=r.outcome)
-                for r in asked
-                if isinstance(r, requests.CompleteUpdate)
-            ),
-            query_results=answers,
-            force_create_new_workflow_task=self._close is None and local.has_open,
-            versioning_behavior=self._versioning_behavior(),
-            waiting_on=() if self._close is not None or not self._options.reports_waiting else self.waiting_on(),
+            acceptances=tuple(self._acceptances.values()) if self._acceptances else (),
+            rejections=tuple(self._handlers.rejections) if self._handlers.rejections else (),
+            completions=_completed_updates(asked) if self._handlers.has_had_updates else (),
+            query_results=tuple([self._answer(query) for query in task.queries]) if task.queries else (),
+            force_create_new_workflow_task=not is_closed and local.has_open,
+            versioning_behavior=own if own is not VersioningBehavior.UNSPECIFIED else self._options.versioning_behavior,
+            waiting_on=() if is_closed or not self._options.reports_waiting else self.waiting_on(),
         )
-        is_closed = self._close is not None
+        if not local.has_news:
+            return ActivationResult(completion=completion, is_closed=is_closed)
         return ActivationResult(
             completion=completion,
             is_closed=is_closed,
@@ -414,10 +403,6 @@ class WorkflowMachine:
             cancelled_local_activities=local.take_cancellations(),
             forgotten_local_activities=local.take_forgotten(),
         )
-
-    def _versioning_behavior(self) -> VersioningBehavior:
-        own = self._definition.versioning_behavior
-        return own if own is not VersioningBehavior.UNSPECIFIED else self._options.versioning_behavior
 
     def _answer(self, query: Any) -> QueryResult:
         runtime = self._runtime
@@ -430,45 +415,43 @@ class WorkflowMachine:
 
     # --- history -------------------------------------------------------------------------------------------
 
-    def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> list[e.Event]:
+    def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> Sequence[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
-        first = self._applied_event_id
-        pending: list[e.Event] = []
-        last = len(events) - 1
-        for index, event in enumerate(events):
-            if event.event_id <= first:
-                continue
+        first, last = 0, len(events) - 1
+        while first <= last and events[first].event_id <= self._applied_event_id:
+            first += 1
+        for index in range(first, last + 1):
+            event = events[index]
             kind = type(event)
             if self._is_inside:
                 if isinstance(event, e.MarkerRecorded):
                     self._apply_inside(event, is_live=live_event_id > 0 and is_last_recorded(events, index))
+                    first = index + 1
                     continue
                 self._is_inside = False
                 if kind is e.WorkflowTaskCompleted:
                     self._end_activation(recorded_requests(events, index + 1))
-            pending.append(event)
             if kind is not e.WorkflowTaskStarted:
                 continue
-            is_live = event.event_id == live_event_id
             following = type(events[index + 1]) if index < last else None
-            if is_live:
+            if event.event_id == live_event_id:
                 self._runtime.task_version = self._options.deployment_version
-                self._run_task(pending, event, True, (), messages)  # type: ignore[arg-type]
-                pending = []
+                self._run_task(events[first : index + 1], event, True, (), messages)  # type: ignore[arg-type]
             elif following is e.WorkflowTaskCompleted:
                 recorded = recorded_requests(events, index + 2)
                 self._note_version(events[index + 1])
-                self._run_task(pending, event, False, recorded, accepted_updates(recorded))  # type: ignore[arg-type]
-                pending = []
+                self._run_task(events[first : index + 1], event, False, recorded, accepted_updates(recorded))  # type: ignore[arg-type]
             elif following is e.MarkerRecorded:
                 completed = next_completed(events, index + 2)
                 recorded = recorded_requests(events, completed + 1)
                 is_whole = is_of_task(events, completed, event.event_id)
                 updates = accepted_updates(recorded) if is_whole else ()
                 self._note_version(events[completed] if is_whole else None)
-                self._run_task(pending, event, False, recorded, updates)  # type: ignore[arg-type]
-                pending = []
-        return pending
+                self._run_task(events[first : index + 1], event, False, recorded, updates)  # type: ignore[arg-type]
+            else:
+                continue
+            first = index + 1
+        return events[first:]
 
     def _note_version(self, completed: e.Event | None) -> None:
         """What the code is told of its version is that of the worker which completed the task, then as now."""
@@ -477,7 +460,7 @@ class WorkflowMachine:
 
     def _run_task(
         self,
-        events: list[e.Event],
+        events: Sequence[e.Event],
         task_event: e.WorkflowTaskStarted,
         is_live: bool,
         recorded: Sequence[Any],
@@ -493,7 +476,7 @@ class WorkflowMachine:
             updates: Those that came with the task.
         """
         runtime, ledger = self._runtime, self._ledger
-        jobs = [event for event in events if self._take(event)]
+        jobs = self._take(events)
         if ledger.has_unmatched:
             ledger.check_all_matched(task_event)
         runtime.is_replaying_now = self._loop.is_replaying = not is_live
@@ -505,7 +488,13 @@ class WorkflowMachine:
         for event in recorded:
             if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
                 runtime.recorded_patches.add(patch_id)
-        self._apply_jobs(jobs, [(position_of(u, task_event), u) for u in updates])
+        if updates or e.WorkflowExecutionSignaled in map(type, jobs):
+            self._apply_messages(jobs, [(position_of(u, task_event), u) for u in updates])
+        else:
+            self._holds_main = False
+            for job in jobs:
+                self._apply(job)
+                self._settle()
         runtime.local.hand_out()
         self._is_inside = True
         self.cached_through_event_id = self._applied_event_id = task_event.event_id
@@ -535,21 +524,31 @@ class WorkflowMachine:
         self._runtime.time = time
         self._loop.time_seconds = time.timestamp()
 
-    def _take(self, event: e.Event) -> bool:
-        """Compare an event that records a request; say whether it is something to apply."""
-        kind = type(event)
-        if kind in COMMAND_EVENTS:
-            self._ledger.match(event)
-            return False
-        if kind in self._apply:
-            if self._ledger.has_unmatched:
-                self._ledger.check_all_matched(event)
-            return True
-        if kind is e.WorkflowTaskCompleted or kind is e.WorkflowTaskStarted or kind in _IGNORED:
-            return False
-        raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind.__name__}. Update the worker.")
+    def _take(self, events: Sequence[e.Event]) -> list[e.Event]:
+        """Compare events that record requests; give those that are something to apply."""
+        ledger, jobs = self._ledger, list[e.Event]()
+        for event in events:
+            role = _ROLES.get(type(event))
+            if role is None:
+                kind = type(event).__name__
+                raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind}. Update the worker.")
+            if role == _RECORDS_REQUEST:
+                ledger.match(event)
+            elif role == _IS_APPLIED:
+                if ledger.has_unmatched:
+                    ledger.check_all_matched(event)
+                jobs.append(event)
+        return jobs
 
-    def _apply_jobs(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
+    def _apply(self, job: e.Event) -> None:
+        kind = type(job)
+        resolve = RESOLVE.get(kind)
+        if resolve is not None:
+            resolve(self._resolutions, job)
+        else:
+            _APPLY[kind](self, job)
+
+    def _apply_messages(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
         """Apply events in order, updates at their places; see the module for the order."""
         hold_through = max((job.event_id for job in jobs if type(job) is e.WorkflowExecutionSignaled), default=0)
         if self._main is None and updates:
@@ -557,14 +556,13 @@ class WorkflowMachine:
         self._holds_main = hold_through > 0
         if self._holds_main and self._main is not None:
             self._loop.hold(self._main)
-        apply = self._apply
         for job in jobs:
             while updates and updates[0][0] < job.event_id:
                 self._apply_update(updates.pop(0)[1])
                 self._settle()
             if self._holds_main and job.event_id > hold_through:
                 self._release()
-            apply[type(job)](job)
+            self._apply(job)
             self._settle()
         for position, update in updates:
             if self._holds_main and position > hold_through:
@@ -637,6 +635,9 @@ class WorkflowMachine:
             return ([RawValue(from_stored(stored)) for stored in event.input],)
         what = f"workflow {self._runtime.workflow_type!r}"
         return decode_arguments(self._runtime.values.payload_converter, event.input, self._definition.signature, what)
+
+    def _apply_signal(self, event: e.WorkflowExecutionSignaled) -> None:
+        self._handlers.apply_signal(event)
 
     def _apply_cancel_requested(self, event: e.WorkflowExecutionCancelRequested) -> None:
         self._runtime.cancel_reason = event.cause
@@ -774,6 +775,37 @@ class WorkflowMachine:
             return lines[0].partition(" @ ")[2]
         code = self._definition.run_fn.__code__
         return f"{code.co_filename}:{code.co_firstlineno} in {code.co_qualname}"
+
+
+_APPLY: Final[dict[type[e.BaseEvent], Callable[[WorkflowMachine, Any], None]]] = {
+    e.WorkflowExecutionStarted: WorkflowMachine._apply_started,
+    e.WorkflowExecutionSignaled: WorkflowMachine._apply_signal,
+    e.WorkflowExecutionCancelRequested: WorkflowMachine._apply_cancel_requested,
+    e.WorkflowExecutionUpdateAdmitted: WorkflowMachine._apply_update_admitted,
+    e.WorkflowTaskFailed: WorkflowMachine._apply_task_failed,
+}
+"""What is done with events that answer no request."""
+
+_MEANS_NOTHING: Final = 0
+_RECORDS_REQUEST: Final = 1
+_IS_APPLIED: Final = 2
+_ROLES: Final[dict[type[Any], int]] = {
+    e.WorkflowTaskStarted: _MEANS_NOTHING,
+    e.WorkflowTaskCompleted: _MEANS_NOTHING,
+    **dict.fromkeys(_IGNORED, _MEANS_NOTHING),
+    **dict.fromkeys(COMMAND_EVENTS, _RECORDS_REQUEST),
+    **dict.fromkeys((*_APPLY, *RESOLVE), _IS_APPLIED),
+}
+
+
+def _completed_updates(asked: Sequence[requests.Pending]) -> tuple[UpdateCompletion, ...]:
+    return tuple(
+        [
+            UpdateCompletion(message_id=r.message_id, update_id=r.update_id, outcome=r.outcome)
+            for r in asked
+            if isinstance(r, requests.CompleteUpdate)
+        ]
+    )
 
 
 def _awaits_gather(task: Any) -> bool:

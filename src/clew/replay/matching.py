@@ -115,7 +115,7 @@ class Ledger:
         Args:
             close: The end of the run, if it came; it stands last whenever in the activation it came.
         """
-        asked = self.asked_since(0)
+        asked = [request for request in self._asked if not request.is_dropped]
         self._asked = []
         if close is not None:
             asked.append(close)

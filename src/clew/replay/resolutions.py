@@ -42,27 +42,6 @@ class Resolutions:
         self._loop = loop
         self._values = values
 
-    def handlers(self) -> dict[type[e.BaseEvent], Callable[[Any], None]]:
-        """Give the function for each event type that answers something."""
-        return {
-            e.ActivityTaskCompleted: self.activity_completed,
-            e.ActivityTaskFailed: self.activity_failed,
-            e.ActivityTaskTimedOut: self.activity_failed,
-            e.ActivityTaskCanceled: self.activity_canceled,
-            e.TimerFired: self.timer_fired,
-            e.StartChildWorkflowExecutionFailed: self.child_start_failed,
-            e.ChildWorkflowExecutionStarted: self.child_started,
-            e.ChildWorkflowExecutionCompleted: self.child_completed,
-            e.ChildWorkflowExecutionFailed: self.child_failed,
-            e.ChildWorkflowExecutionCanceled: self.child_canceled,
-            e.ChildWorkflowExecutionTimedOut: self.child_timed_out,
-            e.ChildWorkflowExecutionTerminated: self.child_terminated,
-            e.ExternalWorkflowExecutionSignaled: self.external_signaled,
-            e.SignalExternalWorkflowExecutionFailed: self.external_signal_failed,
-            e.ExternalWorkflowExecutionCancelRequested: self.external_cancel_requested,
-            e.RequestCancelExternalWorkflowExecutionFailed: self.external_cancel_failed,
-        }
-
     # --- activities ----------------------------------------------------------------------------------------
 
     def _close_activity(self, scheduled_event_id: int) -> ScheduleActivity | None:
@@ -198,6 +177,27 @@ class Resolutions:
         if cancel is not None:
             text = f"Cancelling {cancel.target.workflow_id!r} failed: {_not_reached(event.cause)}"
             _fail(cancel.future, ApplicationError(text, type=event.cause.value, non_retryable=True))
+
+
+RESOLVE: Final[dict[type[e.BaseEvent], Callable[[Resolutions, Any], None]]] = {
+    e.ActivityTaskCompleted: Resolutions.activity_completed,
+    e.ActivityTaskFailed: Resolutions.activity_failed,
+    e.ActivityTaskTimedOut: Resolutions.activity_failed,
+    e.ActivityTaskCanceled: Resolutions.activity_canceled,
+    e.TimerFired: Resolutions.timer_fired,
+    e.StartChildWorkflowExecutionFailed: Resolutions.child_start_failed,
+    e.ChildWorkflowExecutionStarted: Resolutions.child_started,
+    e.ChildWorkflowExecutionCompleted: Resolutions.child_completed,
+    e.ChildWorkflowExecutionFailed: Resolutions.child_failed,
+    e.ChildWorkflowExecutionCanceled: Resolutions.child_canceled,
+    e.ChildWorkflowExecutionTimedOut: Resolutions.child_timed_out,
+    e.ChildWorkflowExecutionTerminated: Resolutions.child_terminated,
+    e.ExternalWorkflowExecutionSignaled: Resolutions.external_signaled,
+    e.SignalExternalWorkflowExecutionFailed: Resolutions.external_signal_failed,
+    e.ExternalWorkflowExecutionCancelRequested: Resolutions.external_cancel_requested,
+    e.RequestCancelExternalWorkflowExecutionFailed: Resolutions.external_cancel_failed,
+}
+"""The function for each event type that answers something."""
 
 
 def cancelled_activity(

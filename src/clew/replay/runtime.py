@@ -410,14 +410,23 @@ class WorkflowRuntime(Runtime):
         finally:
             is_in_interceptor.reset(token)
 
+    def execute_local_activity(self, input: StartLocalActivityInput) -> Awaitable[Any]:
+        if self.outbound_chain is None:
+            self._check_runs_local(input)
+            return self.local.result(self.local.ask(input))
+        return self.start_local_activity(input)
+
     def start_local_activity_directly(self, input: StartLocalActivityInput) -> ActivityHandle[Any]:
         """Start a local activity without interceptors."""
+        self._check_runs_local(input)
+        return self.local.start(input)
+
+    def _check_runs_local(self, input: StartLocalActivityInput) -> None:
         if not self.options.runs_local_activities:
             raise RuntimeError(
                 f"Local activity {input.activity!r} cannot run: this worker has no part that runs local activities. "
                 "Use execute_activity, or another worker."
             )
-        return self.local.start(input)
 
     async def start_child_workflow(self, input: StartChildWorkflowInput) -> ChildWorkflowHandle[Any, Any]:
         self.check_writable("start a child workflow")

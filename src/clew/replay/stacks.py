@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from clew.replay.commands import is_internal
+from clew.replay.commands import is_internal, known_files
 
 LINES_MAX: Final = 20
 """Waiting coroutines listed for one run."""
@@ -37,19 +37,19 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
 def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
     """Give what a task waits for, and in which line of the user's code; None if it is in no such code."""
     what = "await"
-    found: tuple[CodeType, int] | None = None
+    found: FrameType | None = None
     coroutine: Any = task.get_coro()
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None)
-        if frame is None:
-            break
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         code = frame.f_code
-        if not is_internal(code):
-            found, what = (code, frame.f_lineno), "await"
+        internal = known_files.get(code.co_filename)
+        if internal is None:
+            internal = is_internal(code)
+        if not internal:
+            found, what = frame, "await"
         elif what == "await" and found is not None:
             what = code.co_name
         coroutine = coroutine.cr_await
-    return None if found is None else (what, *found)
+    return None if found is None else (what, found.f_code, found.f_lineno)
 
 
 def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:

@@ -64,10 +64,13 @@ class Values:
         if not values:
             return ()
         try:
-            payloads = to_stored_payloads(self.payload_converter, values)
+            if len(values) == 1:
+                payloads: Payloads = (self.payload_converter.to_stored(values[0]),)
+            else:
+                payloads = to_stored_payloads(self.payload_converter, values)
         except EncodeError as error:
             raise EncodeError(f"Cannot convert {_with_article(kind)} {name!r}: {error}", path=error.path) from error
-        size = payloads_size(payloads)
+        size = memoryview(payloads[0]).nbytes if len(payloads) == 1 else payloads_size(payloads)
         if size > self.limits.payload_bytes_max:
             raise EncodeError(self._too_large(payloads, size, kind, name))
         return payloads
@@ -84,7 +87,7 @@ class Values:
         """Convert a result: one value, or None for nothing."""
         if not payloads:
             return None
-        return from_stored_payloads(self.payload_converter, payloads, None if hint is None else (hint,))[0]
+        return self.payload_converter.from_stored(payloads[0], hint)
 
     def to_failure(self, error: BaseException) -> Failure:
         """Give the failure that stands for an exception."""

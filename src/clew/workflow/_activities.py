@@ -336,23 +336,33 @@ def activity_input(
     name, arg_types, ret_type = activity_name_and_types(activity, result_type)
     if start_to_close_timeout is None and schedule_to_close_timeout is None:
         raise ValueError(no_timeout_message(name))
-    check_durations(
-        f"activity {name!r}",
-        schedule_to_close_timeout=schedule_to_close_timeout,
-        schedule_to_start_timeout=schedule_to_start_timeout,
-        start_to_close_timeout=start_to_close_timeout,
-        heartbeat_timeout=heartbeat_timeout,
-    )
-    check_texts(f"activity {name!r}", task_queue=task_queue, activity_id=activity_id, summary=summary)
-    check_policy_types(f"activity {name!r}", retry_policy)
-    check_kinds(
-        f"activity {name!r}",
-        priority=(priority, Priority),
-        cancellation_type=(cancellation_type, ActivityCancellationType),
-    )
+    # Most calls give one timeout and nothing else; they need no look at each option.
+    if (
+        type(start_to_close_timeout) is not timedelta
+        or schedule_to_close_timeout is not None
+        or schedule_to_start_timeout is not None
+        or heartbeat_timeout is not None
+    ):
+        check_durations(
+            f"activity {name!r}",
+            schedule_to_close_timeout=schedule_to_close_timeout,
+            schedule_to_start_timeout=schedule_to_start_timeout,
+            start_to_close_timeout=start_to_close_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+        )
+    if task_queue is not None or activity_id is not None or summary is not None:
+        check_texts(f"activity {name!r}", task_queue=task_queue, activity_id=activity_id, summary=summary)
+    if retry_policy is not None:
+        check_policy_types(f"activity {name!r}", retry_policy)
+    if priority is not None or type(cancellation_type) is not ActivityCancellationType:
+        check_kinds(
+            f"activity {name!r}",
+            priority=(priority, Priority),
+            cancellation_type=(cancellation_type, ActivityCancellationType),
+        )
     return StartActivityInput(
         name,
-        one_or_many(arg, args, f"activity {name!r}"),
+        (arg,) if arg is not UNSET and not args else one_or_many(arg, args, f"activity {name!r}"),
         activity_id,
         task_queue,
         schedule_to_close_timeout,
@@ -393,18 +403,26 @@ def local_activity_input(
         raise ValueError(no_timeout_message(name))
     if durable not in ("step", "batch"):
         raise ValueError(f"durable={durable!r} of local activity {name!r} must be 'step' or 'batch'.")
-    check_durations(
-        f"local activity {name!r}",
-        schedule_to_close_timeout=schedule_to_close_timeout,
-        schedule_to_start_timeout=schedule_to_start_timeout,
-        start_to_close_timeout=start_to_close_timeout,
-        local_retry_threshold=local_retry_threshold,
-    )
-    check_texts(f"local activity {name!r}", activity_id=activity_id, summary=summary)
-    check_policy_types(f"local activity {name!r}", retry_policy)
+    if (
+        type(start_to_close_timeout) is not timedelta
+        or schedule_to_close_timeout is not None
+        or schedule_to_start_timeout is not None
+        or local_retry_threshold is not None
+    ):
+        check_durations(
+            f"local activity {name!r}",
+            schedule_to_close_timeout=schedule_to_close_timeout,
+            schedule_to_start_timeout=schedule_to_start_timeout,
+            start_to_close_timeout=start_to_close_timeout,
+            local_retry_threshold=local_retry_threshold,
+        )
+    if activity_id is not None or summary is not None:
+        check_texts(f"local activity {name!r}", activity_id=activity_id, summary=summary)
+    if retry_policy is not None:
+        check_policy_types(f"local activity {name!r}", retry_policy)
     return StartLocalActivityInput(
         name,
-        one_or_many(arg, args, f"local activity {name!r}"),
+        (arg,) if arg is not UNSET and not args else one_or_many(arg, args, f"local activity {name!r}"),
         activity_id,
         schedule_to_close_timeout,
         schedule_to_start_timeout,

@@ -126,7 +126,7 @@ async def execute_local_activity(
     Raises:
         ActivityError: It failed for good; its cause says why.
     """
-    return await current().start_local_activity(local_activity_input(activity, arg, args, result_type, **options))
+    return await current().execute_local_activity(local_activity_input(activity, arg, args, result_type, **options))
 
 
 def start_local_activity_class(
@@ -140,7 +140,7 @@ async def execute_local_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Unpack[LocalActivityConfig]
 ) -> Any:
     """Run a local activity that is the ``__call__`` of a class; see `execute_local_activity`."""
-    return await current().start_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
+    return await current().execute_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
 
 
 @overload
@@ -202,4 +202,4 @@ async def execute_local_activity_method(
     activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
 ) -> Any:
     """Run a local activity that is a method, given unbound as ``Class.method``; see `execute_local_activity`."""
-    return await current().start_local_activity(local_activity_input(activity, arg, args, None, **options))
+    return await current().execute_local_activity(local_activity_input(activity, arg, args, None, **options))

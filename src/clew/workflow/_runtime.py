@@ -203,6 +203,8 @@ class Runtime(ABC):
     @abstractmethod
     def start_local_activity(self, input: StartLocalActivityInput) -> ActivityHandle[Any]: ...
     @abstractmethod
+    def execute_local_activity(self, input: StartLocalActivityInput) -> Awaitable[Any]: ...
+    @abstractmethod
     def start_child_workflow(
         self,
         input: StartChildWorkflowInput,
