@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, final
 
 from clew.common import MetricMeter, Priority, RetryPolicy
 from clew.converter import PayloadConverter
@@ -175,9 +176,9 @@ class _Context:
         finally:
             _current.reset(token)
 
-    def set(self) -> contextvars.Token[_Context]:
+    def set(self) -> None:
         """Be the current context of this task or thread from now on."""
-        return _current.set(self)
+        _current.set(self)
 
     @staticmethod
     def current() -> _Context:
@@ -187,6 +188,8 @@ class _Context:
             RuntimeError: No activity is running here.
         """
         context = _current.get(None)
+        if isinstance(context, _LateContext):
+            return context.get()
         if context is None:
             raise RuntimeError(
                 "Not in an activity. Call this from the function of an activity (or what it calls), in its own task or "
@@ -195,7 +198,37 @@ class _Context:
         return context
 
 
-_current: Final[contextvars.ContextVar[_Context]] = contextvars.ContextVar("clew_activity")
+@final
+class _LateContext:
+    """A context that is made when the activity asks for something; most never do.
+
+    Args:
+        make: Makes it.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], _Context]) -> None:
+        self._make = make
+        self._made: _Context | None = None
+
+    def get(self) -> _Context:
+        """Give the context, always the same."""
+        if self._made is None:
+            with _making:
+                if self._made is None:
+                    self._made = self._make()
+        return self._made
+
+    def set(self) -> None:
+        """Be the current context of this task from now on."""
+        _current.set(self)
+
+
+_making: Final = threading.Lock()
+"""An activity may ask from several threads at once."""
+
+_current: Final[contextvars.ContextVar[_Context | _LateContext]] = contextvars.ContextVar("clew_activity")
 
 
 def in_activity() -> bool:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, cast, final
 
-from clew.activity._context import ActivityCancellationDetails, Info, _CompositeEvent, _Context
+from clew.activity._context import ActivityCancellationDetails, Info, _CompositeEvent, _Context, _LateContext
 from clew.common import MetricMeter, Priority, RawValue
 from clew.converter import DataConverter, decode_arguments, from_stored_payloads, to_stored_payloads
 from clew.exceptions import ApplicationError
@@ -159,18 +160,22 @@ class ActivityCalls:
         attempt.async_task = task
 
     def _cancel_task(self, attempt: Attempt) -> None:
+        # The flag first: whoever makes the event later looks at it.
+        attempt.is_cancel_wanted = True
         if attempt.async_event is not None:
             attempt.async_event.set()
-        attempt.is_cancel_wanted = True
         task = attempt.async_task
         # A task that has not begun would be cancelled without entering the function; it looks at the flag when it does.
-        if task is not None and attempt.async_event is not None and not attempt.is_returning:
+        if task is not None and attempt.has_begun and not attempt.is_returning:
             task.cancel()
 
     async def _perform_async(self, attempt: Attempt) -> None:
         """The short way of an async function."""
         try:
-            self._begin_async(attempt).set()
+            attempt.has_begun = True
+            if attempt.is_cancel_wanted:
+                _cancel_own(attempt)
+            _LateContext(functools.partial(self._async_context, attempt)).set()
             args = self._args(attempt, attempt.task.input)
             result = await attempt.definition.fn(*args)
             report: ActivityReport | None = self._outcomes.to_completion(attempt, result)
@@ -178,18 +183,19 @@ class ActivityCalls:
             report = self._report_of(attempt, error)
         self._end(attempt, report)
 
-    def _begin_async(self, attempt: Attempt) -> _Context:
-        attempt.async_event = asyncio.Event()
+    def _async_context(self, attempt: Attempt) -> _Context:
+        event = attempt.async_event = asyncio.Event()
         if attempt.is_cancel_wanted:
-            attempt.async_event.set()
-            assert attempt.async_task is not None, "the task is noted before it begins"
-            attempt.async_task.cancel()
+            event.set()
         return self._context(attempt, client=self._client)
 
     async def _perform_long(self, attempt: Attempt) -> None:
         """The way past codecs, interceptors and process borders."""
         try:
-            context = self._begin_async(attempt)
+            attempt.has_begun = True
+            if attempt.is_cancel_wanted:
+                _cancel_own(attempt)
+            context = self._async_context(attempt)
             context.set()
             call = await self._prepare_call(attempt, context)
             result = await self._chain(attempt, context).execute_activity(call)
@@ -197,14 +203,14 @@ class ActivityCalls:
         except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
             report = self._report_of(attempt, error)
         attempt.is_returning = True
-        if self._codec is not None and report is not None and attempt.on_end is None:
+        if self._codec is not None and report is not None and attempt.local is None:
             report = await self._encode(attempt, report, self._codec)
         self._end(attempt, report)
 
     async def _prepare_call(self, attempt: Attempt, context: _Context) -> ExecuteActivityInput:
         stored = attempt.task.input
         # A local activity's input has not left this process, nor does its outcome but with its workflow's commands.
-        if self._codec is not None and attempt.on_end is None:
+        if self._codec is not None and attempt.local is None:
             stored = await self._codec.decode(stored)
             if attempt.task.heartbeat_details:
                 beats = await self._codec.decode(attempt.task.heartbeat_details)
@@ -343,17 +349,21 @@ class ActivityCalls:
         token = task.token
         started = task.started_time or _EPOCH
         scheduled = task.scheduled_time or started
+        if attempt.local is not None:
+            scheduled, started = attempt.local.times()
         return Info(
             activity_id=task.activity_id,
             activity_type=task.activity_type,
             attempt=task.attempt,
-            idempotency_key=attempt.make_key() if attempt.make_key is not None else task.idempotency_key,
-            current_attempt_scheduled_time=task.current_attempt_scheduled_time or scheduled,
+            idempotency_key=attempt.local.make_key() if attempt.local is not None else task.idempotency_key,
+            current_attempt_scheduled_time=(
+                task.current_attempt_scheduled_time or (started if attempt.local is not None else scheduled)
+            ),
             heartbeat_details=(
                 from_stored_payloads(self._payload_converter, heartbeat_details, None) if heartbeat_details else ()
             ),
             heartbeat_timeout=task.heartbeat_timeout or None,
-            is_local=attempt.on_end is not None,
+            is_local=attempt.local is not None,
             namespace=token.namespace,
             schedule_to_close_timeout=task.schedule_to_close_timeout or None,
             scheduled_time=scheduled,
@@ -404,6 +414,12 @@ class _InnermostOutbound(ActivityOutboundInterceptor):
 
     def heartbeat(self, *details: Any) -> None:
         self._heartbeat(*details)
+
+
+def _cancel_own(attempt: Attempt) -> None:
+    """It was told to stop before it began."""
+    assert attempt.async_task is not None, "the task is noted before it begins"
+    attempt.async_task.cancel()
 
 
 def _call_into_future(job: tuple[Any, ...]) -> None:

@@ -147,7 +147,7 @@ class ActivityTasks:
     def take(self, attempt: Attempt) -> None:
         """An attempt has a report, or none to give, or a heartbeat to send."""
         if not attempt.has_ended:
-            if attempt.on_end is None:
+            if attempt.local is None:
                 self.heartbeats.beat(attempt)
         elif not attempt.is_over:
             self._finish(attempt)
@@ -155,8 +155,8 @@ class ActivityTasks:
     def _finish(self, attempt: Attempt) -> None:
         self._forget(attempt)
         report = attempt.report
-        if attempt.on_end is not None:
-            attempt.on_end(attempt)
+        if attempt.local is not None:
+            attempt.local.take(attempt)
             return
         if report is None:
             return

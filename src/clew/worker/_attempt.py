@@ -14,7 +14,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, final
 
 from clew.activity._context import ActivityCancellationDetails, _CancellationDetailsHolder
 from clew.activity._definition import _Definition
@@ -67,6 +68,22 @@ class LazyEvent:
         return self._event.wait(timeout)
 
 
+class LocalAttempt(Protocol):
+    """What an attempt at a local activity knows beyond its task."""
+
+    def make_key(self) -> str:
+        """Give its idempotency key; made when somebody asks."""
+        ...
+
+    def times(self) -> tuple[datetime, datetime]:
+        """Give when the local activity was asked for, and when this attempt began; from any thread."""
+        ...
+
+    def take(self, attempt: Attempt) -> None:
+        """Take the report in place of the engine; on the service loop."""
+        ...
+
+
 @final
 class Attempt:
     """One attempt.
@@ -74,73 +91,62 @@ class Attempt:
     Args:
         task: What the engine handed over.
         definition: The function that runs it.
+        started_at: When, on the service loop's clock.
         settle: Gives its slot back; called once, on the service loop.
     """
 
-    __slots__ = (
-        "acked_at",
-        "async_event",
-        "async_task",
-        "beat",
-        "beat_details",
-        "call",
-        "cancel_in_child",
-        "cancelled_event",
-        "deadline",
-        "definition",
-        "has_ended",
-        "holder",
-        "is_beat_posted",
-        "is_cancel_wanted",
-        "is_gone",
-        "is_over",
-        "is_returning",
-        "key",
-        "kill_child",
-        "make_key",
-        "on_end",
-        "report",
-        "settle",
-        "started_at",
-        "task",
-    )
+    # Written by the service loop. Most of what follows is never written, so it stands here and not in each attempt.
+    deadline: float | None = None
+    acked_at: float = 0.0
+    beat: Heartbeat | None = None
+    is_gone = False
+    """The engine no longer counts on this attempt: nothing needs to be reported."""
+    is_over = False
+    local: LocalAttempt | None = None
+    """Set for a local activity."""
+    # Written by the side that runs the function.
+    has_begun = False
+    """Whether the task of an async function has come to it."""
+    async_event: asyncio.Event | None = None
+    async_task: asyncio.Task[Any] | None = None
+    call: ThreadCall | None = None
+    cancel_in_child: Callable[[ActivityCancellationDetails], None] | None = None
+    kill_child: Callable[[], None] | None = None
+    is_cancel_wanted = False
+    is_returning = False
+    """The function has ended; a cancellation would hit what comes after it."""
+    report: ActivityReport | None = None
+    """What is to be reported; None after the end means: nothing."""
+    has_ended = False
+    beat_details: Payloads | None = None
+    """Details of a heartbeat that has not been sent yet."""
+    is_beat_posted = False
 
     def __init__(
         self, task: ActivityTask, definition: _Definition, started_at: float, settle: Callable[[], None]
     ) -> None:
         self.task = task
-        self.key = key_of(task.token)
+        token = task.token
+        self.key: AttemptKey = (token.shard, token.run_key, token.lease_id)
         self.definition = definition
         self.settle = settle
-        self.holder = _CancellationDetailsHolder()
-        self.cancelled_event = LazyEvent()
-        # Written by the service loop.
-        self.started_at = started_at
-        self.deadline: float | None = None
-        self.acked_at = started_at
-        self.beat: Heartbeat | None = None
-        self.is_gone = False
-        """The engine no longer counts on this attempt: nothing needs to be reported."""
-        self.is_over = False
-        # Written by the side that runs the function.
-        self.async_event: asyncio.Event | None = None
-        self.async_task: asyncio.Task[Any] | None = None
-        self.call: ThreadCall | None = None
-        self.cancel_in_child: Callable[[ActivityCancellationDetails], None] | None = None
-        self.kill_child: Callable[[], None] | None = None
-        self.is_cancel_wanted = False
-        self.is_returning = False
-        """The function has ended; a cancellation would hit what comes after it."""
-        self.report: ActivityReport | None = None
-        """What is to be reported; None after the end means: nothing."""
-        self.has_ended = False
-        self.on_end: Callable[[Attempt], None] | None = None
-        """Takes the report in place of the engine, for a local activity."""
-        self.make_key: Callable[[], str] | None = None
-        """Makes its idempotency key, for a local activity."""
-        self.beat_details: Payloads | None = None
-        """Details of a heartbeat that has not been sent yet."""
-        self.is_beat_posted = False
+        self.started_at = self.acked_at = started_at
+
+    @property
+    def holder(self) -> _CancellationDetailsHolder:
+        """Where the reasons to stop are written."""
+        return cast("_CancellationDetailsHolder", self._once("_holder", _CancellationDetailsHolder))
+
+    @property
+    def cancelled_event(self) -> LazyEvent:
+        """Set when it is to stop."""
+        return cast("LazyEvent", self._once("_cancelled_event", LazyEvent))
+
+    def _once(self, name: str, make: Callable[[], object]) -> object:
+        """Give a part that both sides may ask for first, always the same one."""
+        parts = vars(self)
+        found = parts.get(name)
+        return found if found is not None else parts.setdefault(name, make())
 
     def __str__(self) -> str:
         """Name the attempt for people."""

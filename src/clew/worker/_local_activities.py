@@ -7,7 +7,8 @@ How it works: an attempt is one like that of any other activity, with a task mad
 engine, and goes the same way (``_activity_tasks``); only its report comes back here. A wait before the next attempt is
 spent here if it is short, else it is an outcome too: the run then waits on a durable timer. Timeouts are kept here,
 since no engine watches over a local activity; an attempt that does not end in time is left to itself. Nearly all of
-them come to nothing, so they share one timer of the loop, over a heap that is cleaned now and then.
+them come to nothing, so they share one timer of the loop, over a heap that is cleaned now and then and that far ones
+enter late.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ _NOT_FOUND: Final = ActivityCancellationDetails(not_found=True)
 
 STALE_MAX: Final = 256
 STALE_MAX_SHARE: Final = 4
-"""The heap of timeouts is cleaned when it holds more than so many entries, and so many for each that still counts."""
+"""The heap of timeouts is cleaned when it holds more than so many entries, and so many for each that then counted."""
+
+FAR_SECONDS: Final = 1.0
+ARM_SECONDS: Final = 0.25
+"""A timeout that is further off gets into the heap only when its local activity still runs some moments later."""
 
 _lease_ids: Final = itertools.count(-1, -1)
 """Below zero, so that no attempt from the engine has the same."""
@@ -51,7 +56,7 @@ _lease_ids: Final = itertools.count(-1, -1)
 
 @final
 class LocalRun:
-    """One local activity, until it has an outcome.
+    """One local activity, until it has an outcome; a `LocalAttempt` for its attempts.
 
     Args:
         request: What the machine asked for.
@@ -61,21 +66,18 @@ class LocalRun:
         on_outcome: Takes the outcome; never called after `LocalActivities.forget`.
     """
 
-    __slots__ = (
-        "attempt",
-        "attempt_number",
-        "due",
-        "first_scheduled_at",
-        "is_cancelled",
-        "is_over",
-        "is_unwanted",
-        "key_generation",
-        "last_failure",
-        "on_outcome",
-        "request",
-        "token",
-        "workflow_type",
-    )
+    # What most of them never write stands here and not in each.
+    attempt: Attempt | None = None
+    first_scheduled_at = 0.0
+    last_failure: Failure | None = None
+    is_cancelled = False
+    is_over = False
+    is_unwanted = False
+    """Whether the code does not wait for it any more."""
+    is_armed = False
+    """Whether its timeouts are in the heap."""
+    runner: LocalActivities
+    """Set when it is started."""
 
     def __init__(
         self,
@@ -91,19 +93,21 @@ class LocalRun:
         self.key_generation = key_generation
         self.on_outcome = on_outcome
         self.attempt_number = request.attempt
-        self.attempt: Attempt | None = None
-        self.first_scheduled_at = 0.0
-        self.last_failure: Failure | None = None
         self.due: dict[TimeoutType | None, float] = {}
         """When each timeout passes, on the loop's clock; None is the wait before the next attempt."""
-        self.is_cancelled = False
-        self.is_over = False
-        self.is_unwanted = False
-        """Whether the code does not wait for it any more."""
 
     def make_key(self) -> str:
         """Give its idempotency key; made when somebody asks for it."""
         return local_key(self.token, self.request.activity_id, self.key_generation)
+
+    def times(self) -> tuple[datetime, datetime]:
+        """Give when it was asked for, and when its attempt began."""
+        began_at = self.attempt.started_at if self.attempt is not None else self.first_scheduled_at
+        return self.runner.instant_of(self.first_scheduled_at), self.runner.instant_of(began_at)
+
+    def take(self, attempt: Attempt) -> None:
+        """Take the report of an attempt."""
+        self.runner.take(self, attempt)
 
 
 @final
@@ -138,14 +142,18 @@ class LocalActivities:
         self._waiting: deque[LocalRun] = deque()
         self._due: list[tuple[float, int, LocalRun, TimeoutType | None]] = []
         """A heap of what falls due, with what does no longer."""
-        self._due_count = 0
-        """How many entries of the heap still count."""
+        self._cleaned_at = STALE_MAX
+        """How many entries the heap may have before it is cleaned."""
+        self._unarmed: dict[LocalRun, None] = {}
+        """Those whose timeouts are far, and not in the heap yet."""
+        self._is_arming = False
         self._entries = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, local: LocalRun) -> None:
         """Run a local activity to its outcome."""
         asked = local.request.input
+        local.runner = self
         local.first_scheduled_at = now = self._loop.time()
         if asked.schedule_to_close_timeout is not None:
             self._arm(local, now + asked.schedule_to_close_timeout.total_seconds(), TimeoutType.SCHEDULE_TO_CLOSE)
@@ -189,8 +197,7 @@ class LocalActivities:
             return
         self._free_count -= 1
         attempt = Attempt(self._task(local), definition, now, self._settle)
-        attempt.on_end = lambda ended: self._take(local, ended)
-        attempt.make_key = local.make_key
+        attempt.local = local
         local.attempt = attempt
         if local.due:
             self._disarm(local, TimeoutType.SCHEDULE_TO_START)
@@ -206,7 +213,6 @@ class LocalActivities:
 
     def _task(self, local: LocalRun) -> ActivityTask:
         request, asked, token = local.request, local.request.input, local.token
-        now = datetime.fromtimestamp(self._now_ns() / 1e9, UTC)
         return ActivityTask(
             token=TaskToken(
                 namespace=token.namespace,
@@ -225,17 +231,19 @@ class LocalActivities:
             task_queue=self._task_queue,
             attempt=local.attempt_number,
             idempotency_key="",
-            header={name: to_stored(payload) for name, payload in asked.headers.items()} or None,
+            header={name: to_stored(p) for name, p in asked.headers.items()} if asked.headers else None,
             input=request.payloads,
-            scheduled_time=now,
-            current_attempt_scheduled_time=now,
-            started_time=now,
             schedule_to_close_timeout=asked.schedule_to_close_timeout or ZERO,
             start_to_close_timeout=asked.start_to_close_timeout or ZERO,
             retry_policy=asked.retry_policy or DEFAULT,
         )
 
-    def _take(self, local: LocalRun, attempt: Attempt) -> None:
+    def instant_of(self, loop_time: float) -> datetime:
+        """Give the engine's time at a time of the loop, for people; from any thread."""
+        ago = self._loop.time() - loop_time
+        return datetime.fromtimestamp(self._now_ns() / 1e9 - ago, UTC)
+
+    def take(self, local: LocalRun, attempt: Attempt) -> None:
         """An attempt has ended."""
         if local.is_over or local.attempt is not attempt:
             return
@@ -310,23 +318,46 @@ class LocalActivities:
     # --- timeouts -------------------------------------------------------------------------------------------
 
     def _arm(self, local: LocalRun, when: float, kind: TimeoutType | None) -> None:
-        due = self._due
         local.due[kind] = when
-        self._due_count += 1
-        if len(due) > STALE_MAX and len(due) > STALE_MAX_SHARE * self._due_count:
+        if local.is_armed:
+            self._push(local, when, kind)
+        elif when - self._loop.time() > FAR_SECONDS:
+            # Nearly all are over long before, and then the heap never hears of them.
+            self._unarmed[local] = None
+            if not self._is_arming:
+                self._is_arming = True
+                self._loop.call_later(ARM_SECONDS, self._arm_far)
+        else:
+            self._arm_all(local)
+
+    def _arm_far(self) -> None:
+        """Arm those that still run."""
+        self._is_arming = False
+        for local in list(self._unarmed):
+            self._arm_all(local)
+
+    def _arm_all(self, local: LocalRun) -> None:
+        self._unarmed.pop(local, None)
+        local.is_armed = True
+        for kind, when in local.due.items():
+            self._push(local, when, kind)
+
+    def _push(self, local: LocalRun, when: float, kind: TimeoutType | None) -> None:
+        due = self._due
+        if len(due) >= self._cleaned_at:
             due[:] = [entry for entry in due if entry[2].due.get(entry[3]) == entry[0]]
             heapq.heapify(due)
+            self._cleaned_at = max(STALE_MAX, STALE_MAX_SHARE * len(due))
         heapq.heappush(due, (when, next(self._entries), local, kind))
         if due[0][0] == when:
             self._wake_at(when)
 
     def _disarm(self, local: LocalRun, kind: TimeoutType | None) -> None:
-        if local.due.pop(kind, None) is not None:
-            self._due_count -= 1
+        local.due.pop(kind, None)
 
     def _disarm_all(self, local: LocalRun) -> None:
-        self._due_count -= len(local.due)
         local.due.clear()
+        self._unarmed.pop(local, None)
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:

@@ -15,6 +15,7 @@ next. A run whose task failed, was refused or blocked is dropped: the next task 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import traceback
 from collections import deque
@@ -306,17 +307,17 @@ class WorkflowTasks:
 
     def _start_local(self, run: CachedRun, request: LocalActivityRequest, runner: LocalActivities) -> None:
         assert run.task is not None, "local activities are asked for in an open task"
-        token = run.task.token
-
-        def on_outcome(local: LocalRun, outcome: LocalActivityOutcome) -> None:
-            run.locals.pop(request.sequence, None)
-            if not local.is_unwanted and not run.is_dropped:
-                run.finished.append((request, outcome))
-                self._go_on(run)
-
-        local = LocalRun(request, token, run.task.workflow_type, run.key_generation, on_outcome)
+        take = functools.partial(self._take_outcome, run)
+        local = LocalRun(request, run.task.token, run.task.workflow_type, run.key_generation, take)
         run.locals[request.sequence] = local
         runner.start(local)
+
+    def _take_outcome(self, run: CachedRun, local: LocalRun, outcome: LocalActivityOutcome) -> None:
+        request = local.request
+        run.locals.pop(request.sequence, None)
+        if not local.is_unwanted and not run.is_dropped:
+            run.finished.append((request, outcome))
+            self._go_on(run)
 
     def _take_finished_locals(self, run: CachedRun, task: WorkflowTask) -> None:
         """Give the code what has finished: at once what it does not want durable, else once that is recorded."""
