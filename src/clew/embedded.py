@@ -1,11 +1,11 @@
-"""The composition root of the embedded shape: an engine inside this process, on a SQLite file.
+"""The composition root of the embedded shape: an engine inside this process, on a SQLite file or PostgreSQL.
 
-Owns: which engine runs for which file in this process, and for how long. Never: engine, store or client behaviour.
+Owns: which engine runs for which store in this process, and for how long. Never: engine, store or client behaviour.
 
-How it works: there is one *host* a file and process: a service thread (`bridge.ServiceThread`) with an engine and its
-store in it. Every `connect` to the same file shares the host and counts as one user; when the last has closed, the host
-drains the engine, closes the store and ends its thread. Whoever connects while a host is starting or stopping waits for
-that.
+How it works: there is one *host* a store and process: a service thread (`bridge.ServiceThread`) with an engine and its
+store in it. Every `connect` to the same store shares the host and counts as one user; when the last has closed, the
+host drains the engine, closes the store and ends its thread. Whoever connects while a host is starting or stopping
+waits for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.service.contract import Service
 from clew.service.errors import RPCError
-from clew.storage.sqlite import open_store
+from clew.stores import is_shared, name_of, open_by_address
 
 T = TypeVar("T")
 
@@ -52,17 +52,17 @@ def _as_it_is(store: ports.Store) -> ports.Store:
 
 
 async def connect_embedded(
-    path: str,
+    place: str,
     *,
     limits: Limits = LIMITS_DEFAULT,
     clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     entropy: Entropy | None = None,
     wrap_store: Callable[[ports.Store], ports.Store] = _as_it_is,
 ) -> EmbeddedConnection:
-    """Open the engine of a SQLite file in this process, or share the one that is open.
+    """Open an engine in this process on a SQLite file or a PostgreSQL database, or share the one that is open.
 
     Args:
-        path: The file, made when missing; or `MEMORY`.
+        place: The file, made when missing; or `MEMORY`; or a ``postgresql://`` address.
         limits: What runs may take, where a namespace does not say its own; those of the first connection hold.
         clock: Makes the engine's clock for its loop (tests pass a skipping one).
         entropy: Source of ids and secrets; the operating system's when not given.
@@ -71,7 +71,7 @@ async def connect_embedded(
     Raises:
         RPCError: The file cannot be used: another process owns it, it is not a Clew store, no room, no permission.
     """
-    key = _canonical(path)
+    key = _canonical(place)
     while True:
         host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store))
         if host is None:
@@ -89,9 +89,13 @@ async def connect_embedded(
         return EmbeddedConnection(host)
 
 
-def _canonical(path: str) -> str:
-    """One name for one file, so that a link or a relative path finds the same host."""
-    return path if path == MEMORY else os.path.realpath(path)
+def _canonical(place: str) -> str:
+    """One name for one file, so that a link or a relative path finds the same host; an address stays as it is."""
+    return place if place == MEMORY or is_shared(place) else os.path.realpath(place)
+
+
+def _address(key: str) -> str:
+    return key if is_shared(key) else f"sqlite:{key}"
 
 
 def _join_host(key: str, make: Callable[[], _Host]) -> tuple[_Host | None, Future[None] | None]:
@@ -123,6 +127,8 @@ class _Host:
         wrap_store: Callable[[ports.Store], ports.Store],
     ) -> None:
         self.key = key
+        self.name = name_of(key)
+        """The key for people."""
         self.limits = limits
         self._wrap_store = wrap_store
         self.users_count = 0
@@ -131,7 +137,7 @@ class _Host:
         # Marked as running, so that a caller that stops waiting cannot cancel them for the others.
         self.started.set_running_or_notify_cancel()
         self.stopped.set_running_or_notify_cancel()
-        self.thread = ServiceThread(f"clew-service:{os.path.basename(key)}")
+        self.thread = ServiceThread(f"clew-service:{os.path.basename(self.name)}")
         self.clock = clock(self.thread.loop)
         self._entropy = entropy if entropy is not None else SystemEntropy()
         self.engine: Engine | None = None
@@ -160,18 +166,20 @@ class _Host:
             await self._serve(release_wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to whoever connects
             if self.started.done():
-                _log.exception("engine.stop_failed store=%s", self.key)
+                _log.exception("engine.stop_failed store=%s", self.name)
             else:
-                self.started.set_exception(_to_rpc_error(error, self.key))
+                self.started.set_exception(_to_rpc_error(error, self.name))
         finally:
             self._forget()
             self.thread.stop()
             self.stopped.set_result(None)
 
     async def _serve(self, release_wanted: asyncio.Event) -> None:
-        store = await open_store(f"sqlite:{self.key}", clock=self.clock)
+        store, fleet = await open_by_address(_address(self.key), clock=self.clock)
         try:
-            engine = Engine(self._wrap_store(store), clock=self.clock, entropy=self._entropy, limits=self.limits)
+            engine = Engine(
+                self._wrap_store(store), clock=self.clock, entropy=self._entropy, limits=self.limits, fleet=fleet
+            )
             await engine.start()
         except BaseException:
             await store.close()
@@ -202,7 +210,7 @@ class EmbeddedConnection:
         self.service: Service = host.engine
         self.service_loop: asyncio.AbstractEventLoop = host.thread.loop
         self.limits: Limits = host.limits
-        self.address: str = f"sqlite:{host.key}"
+        self.address: str = name_of(_address(host.key))
 
     @property
     def is_closed(self) -> bool:

@@ -31,7 +31,7 @@ from clew.service import deployments as d
 from clew.service import requests as r
 from clew.service.contract import Service
 from clew.service.errors import RPCError
-from clew.storage.sqlite import SqliteReader, open_reader
+from clew.stores import name_of, open_reader_by_address
 
 T = TypeVar("T")
 
@@ -39,26 +39,27 @@ LOOK_SECONDS: Final = 0.25
 """How long a wait for an event sleeps between two looks at the file."""
 
 
-async def connect_reader(path: str) -> ReadingConnection:
-    """Open a SQLite file for reading only, whoever owns it.
+async def connect_reader(address: str) -> ReadingConnection:
+    """Open a store for reading only, whoever owns it.
 
     Raises:
-        StoreError: There is no such file, or it is not a store of this version.
+        StoreError: There is no such store, or it is not one of this version.
     """
-    return ReadingConnection(await open_reader(f"sqlite:{path}"), asyncio.get_running_loop())
+    store = await open_reader_by_address(address)
+    return ReadingConnection(store, name_of(address), asyncio.get_running_loop())
 
 
 @final
 class ReadingConnection:
     """A connection (see ``service.connection``) that can only read; it belongs to the loop that opened it."""
 
-    def __init__(self, store: SqliteReader, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, store: Store, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._is_closed = False
-        self.service: Service = cast(Service, ReadingService(store))
+        self.service: Service = cast(Service, ReadingService(store, name))
         self.service_loop = loop
         self.limits: Limits = LIMITS_DEFAULT
-        self.address = f"sqlite:{store.path} (reading)"
+        self.address = f"{name} (reading)"
 
     @property
     def is_closed(self) -> bool:
@@ -78,7 +79,7 @@ class ReadingConnection:
         return to_ns(wall_now())
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the store."""
         if not self._is_closed:
             self._is_closed = True
             await self._store.close()
@@ -88,12 +89,13 @@ class ReadingConnection:
 class ReadingService:
     """The reading calls of the service contract; any other is refused."""
 
-    def __init__(self, store: SqliteReader) -> None:
+    def __init__(self, store: Store, name: str) -> None:
         self._store = store
+        self._name = name
 
     def __getattr__(self, name: str) -> Callable[[Any], Awaitable[Any]]:
         async def refuse(_: Any) -> Any:
-            raise RPCError(_needs_owner(name, self._store.path))
+            raise RPCError(_needs_owner(name, self._name))
 
         return refuse
 
@@ -139,7 +141,7 @@ class ReadingService:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _deployments(self) -> Deployments:
-        store = cast(Store, self._store)  # of which only the reading methods are used
+        store = self._store
         clock = SystemClock(asyncio.get_running_loop())
         namespaces = Namespaces(store, SystemEntropy())
         await namespaces.load()
@@ -148,7 +150,7 @@ class ReadingService:
 
     async def _fresh(self) -> tuple[Reader, Locator]:
         """The engine's reading parts over the file as it is now: nothing of an earlier look is kept."""
-        store = cast(Store, self._store)  # of which only the reading methods are used
+        store = self._store
         namespaces = Namespaces(store, SystemEntropy())
         await namespaces.load()
         locator = Locator(store, RunCache(store), namespaces)
@@ -161,11 +163,11 @@ def _going_on(answer: r.GetHistoryResponse, look: r.GetHistoryRequest) -> r.GetH
     return msgspec.structs.replace(answer, next_event_id=following)
 
 
-def _needs_owner(method: str, path: str) -> Rejection:
+def _needs_owner(method: str, store: str) -> Rejection:
     return Rejection(
         code=RejectionCode.UNAVAILABLE,
         message=(
-            f"{method} changes or asks a run, but {path} is only open for reading. Do it in the process that owns the "
-            "file, or when no process does."
+            f"{method} changes or asks a run, but {store} is only open for reading. Do it in the process that owns "
+            "the store, or when no process does."
         ),
     )

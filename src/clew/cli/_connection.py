@@ -18,7 +18,7 @@ import click
 
 from clew.cli._errors import CommandError, ReaderGone
 from clew.client import Client
-from clew.client._target import MEMORY, ServerTarget, SqliteTarget, parse_target
+from clew.client._target import MEMORY, PostgresTarget, ServerTarget, SqliteTarget, parse_target
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, RPCError
 
@@ -90,13 +90,16 @@ async def reading(place: Place) -> AsyncGenerator[Client, None]:
     Raises:
         CommandError: There is no such file.
     """
-    if isinstance(parse_target(place.store), ServerTarget):
+    target = parse_target(place.store)
+    if isinstance(target, ServerTarget):
         async with await _connect(place) as client:
             yield client
         return
     from clew.reading import connect_reader
 
-    connection = await connect_reader(_existing_file(place))
+    connection = await connect_reader(
+        target.address if isinstance(target, PostgresTarget) else f"sqlite:{_existing_file(place)}"
+    )
     client = Client(connection, namespace=place.namespace, identity=_identity())
     try:
         yield client

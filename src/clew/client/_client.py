@@ -30,7 +30,7 @@ from clew.client._names import UNSET, workflow_target
 from clew.client._outbound import ServiceOutbound
 from clew.client._plugin import ClientConfig, ConnectConfig, Plugin
 from clew.client._start import StartOptions, start_input
-from clew.client._target import ServerTarget, parse_target
+from clew.client._target import PostgresTarget, ServerTarget, parse_target
 from clew.client._update_with_start import UpdateWithStartCalls
 from clew.client._values import Values
 from clew.common import (
@@ -420,7 +420,7 @@ async def _connect(config: ConnectConfig) -> Connection:
         )
     from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
 
-    return await connect_embedded(target.path)
+    return await connect_embedded(target.address if isinstance(target, PostgresTarget) else target.path)
 
 
 def _connect_through(plugins: Sequence[Plugin], config: ConnectConfig) -> Awaitable[Connection]:

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 _FORMS: Final = (
     "Use 'sqlite:claims.db' (a file beside the program), 'sqlite:///srv/claims.db' (an absolute path), "
-    "'sqlite::memory:' (gone when the client closes) or 'host:7233' (a server; several nodes with commas between)."
+    "'sqlite::memory:' (gone when the client closes), 'postgresql://user:password@host/database' (an engine in each "
+    "process) or 'host:7233' (a server; several nodes with commas between)."
 )
 _HOST_PORT: Final = re.compile(r"^(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$")
 _PORT_MAX: Final = 65_535
@@ -34,7 +35,13 @@ class ServerTarget(NamedTuple):
     nodes: tuple[tuple[str, int], ...]
 
 
-def parse_target(target: str) -> SqliteTarget | ServerTarget:
+class PostgresTarget(NamedTuple):
+    """A PostgreSQL database, as its adapter reads it."""
+
+    address: str
+
+
+def parse_target(target: str) -> SqliteTarget | PostgresTarget | ServerTarget:
     """Read a connection string.
 
     Raises:
@@ -46,7 +53,7 @@ def parse_target(target: str) -> SqliteTarget | ServerTarget:
         return SqliteTarget(_sqlite_path(target))
     scheme = _SCHEME.match(target)
     if scheme and scheme[1] in ("postgresql", "postgres"):
-        raise ValueError(f"PostgreSQL is not in this build yet, so {_redacted(target)!r} cannot be opened. {_FORMS}")
+        return PostgresTarget(target)
     if scheme:
         raise ValueError(f"Nothing here speaks {scheme[1]!r}, so {_redacted(target)!r} cannot be opened. {_FORMS}")
     nodes = [_HOST_PORT.match(part.strip()) for part in target.split(",")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.client._target import ServerTarget, SqliteTarget, parse_target
+from clew.client._target import PostgresTarget, ServerTarget, SqliteTarget, parse_target
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,6 @@ def test_servers(target: str, nodes: tuple[tuple[str, int], ...]) -> None:
         ("sqlite:claims.db?timeout=1", "only a path"),
         ("localhost:70000", "names port 70000"),
         ("node-1:7233,node-2", "one is not 'host:port'"),
-        ("postgresql://app:secret@db/clew", "PostgreSQL is not in this build yet"),
         ("mysql://db/clew", "Nothing here speaks 'mysql'"),
     ],
 )
@@ -54,6 +53,11 @@ def test_what_cannot_be_opened_is_refused_with_what_can(target: str, says: str) 
 
 
 def test_a_password_stays_out_of_the_message() -> None:
-    with pytest.raises(ValueError, match="PostgreSQL") as caught:
-        parse_target("postgresql://app:secret@db/clew")
+    with pytest.raises(ValueError, match="speaks 'mysql'") as caught:
+        parse_target("mysql://app:secret@db/clew")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["postgresql://app@db:5432/clew?schema=x", "postgres://db/clew"])
+def test_a_postgresql_url_is_left_to_its_adapter(target: str) -> None:
+    assert parse_target(target) == PostgresTarget(target)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from clew.ports.store import StoreError
+from clew.ports.store import StoreIncompatible
 
 SCHEMES: Final = ("postgresql", "postgres")
 
@@ -54,11 +54,11 @@ def parse_address(text: str) -> Address:
     """Read a connection string.
 
     Raises:
-        StoreError: It is none, or an option has a value that makes no sense.
+        StoreIncompatible: It is none, or an option has a value that makes no sense.
     """
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
-        raise StoreError(f"{_without_password(text)!r} is not the address of a PostgreSQL database. {_FORM}")
+        raise StoreIncompatible(f"{without_password(text)!r} is not the address of a PostgreSQL database. {_FORM}")
     own: dict[str, object] = {}
     rest: list[tuple[str, str]] = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -68,10 +68,11 @@ def parse_address(text: str) -> Address:
         else:
             rest.append((key, value))
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
-    return Address(dsn=dsn, name=_without_password(text), **own)  # type: ignore[arg-type]
+    return Address(dsn=dsn, name=without_password(text), **own)  # type: ignore[arg-type]
 
 
-def _without_password(text: str) -> str:
+def without_password(text: str) -> str:
+    """A connection string without password and options, for people to read."""
     parts = urlsplit(text)
     user, at, host = parts.netloc.rpartition("@")
     return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
@@ -79,7 +80,7 @@ def _without_password(text: str) -> str:
 
 def _schema(key: str, value: str) -> str:
     if not _SCHEMA.fullmatch(value):
-        raise StoreError(
+        raise StoreIncompatible(
             f"the option {key}={value!r} of the connection string is no name of a schema. Expected: lower-case "
             "letters, digits and underscores, at most 63"
         )
@@ -89,7 +90,7 @@ def _schema(key: str, value: str) -> str:
 def _count(least: int, most: int) -> Callable[[str, str], int]:
     def read(key: str, value: str) -> int:
         if not value.isdecimal() or not least <= int(value) <= most:
-            raise StoreError(
+            raise StoreIncompatible(
                 f"the option {key}={value!r} of the connection string cannot be used. Expected: a whole number from "
                 f"{least} to {most}"
             )
@@ -104,7 +105,7 @@ def _seconds(key: str, value: str) -> timedelta:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= 86_400:
-        raise StoreError(
+        raise StoreIncompatible(
             f"the option {key}={value!r} of the connection string cannot be used. Expected: seconds, more than 0 and "
             "at most 86400"
         )
@@ -113,7 +114,7 @@ def _seconds(key: str, value: str) -> timedelta:
 
 def _is_pooled(key: str, value: str) -> bool:
     if value not in ("session", "transaction"):
-        raise StoreError(
+        raise StoreIncompatible(
             f"the option {key}={value!r} of the connection string cannot be used. Expected: 'session' (a connection of "
             "one's own, the default) or 'transaction' (behind a proxy such as PgBouncer in transaction mode)"
         )

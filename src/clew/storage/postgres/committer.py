@@ -76,6 +76,10 @@ class Committer:
         while self._lanes:
             await asyncio.wait(list(self._lanes))
 
+    async def close(self) -> None:
+        """Close the connections of the lanes."""
+        await self._connections.close()
+
     def _fill_lanes(self) -> None:
         while len(self._lanes) < self._lane_count:
             calls = self._take_group()

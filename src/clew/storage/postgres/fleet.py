@@ -2,7 +2,8 @@
 
 Owns: their SQL. Never: what a node does with a shard.
 
-How it works: the clock is the server's, read by the statement itself, so nodes need not agree on the time. Each method
+How it works: the clock is the server's, read by the statement itself, so nodes need not agree on the time; a store that
+was opened with a clock of its own gives its time as `now`. Each method
 is one statement, or locks the row of its node first, so that leaving and taking do not cross.
 """
 
@@ -19,18 +20,19 @@ from clew.storage.values import from_micros
 if TYPE_CHECKING:
     from clew.storage.postgres.connections import Connection
 
-NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8"
-"""The server's clock in microseconds."""
+NOW: Final = "coalesce($1::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8)"
+"""The server's clock in microseconds, unless parameter 1 says another."""
 
 
-async def read_fleet(connection: Connection, schema: str, node_id: str) -> FleetView:
+async def read_fleet(connection: Connection, schema: str, now: int | None, node_id: str) -> FleetView:
     """The fleet as `node_id` sees it."""
     rows = await connection.fetch(
         f"SELECT {NOW} AS now, NULL AS node_id, NULL AS address, NULL AS body, NULL::int8 AS number, "
-        f"NULL::int4 AS shard, EXISTS (SELECT 1 FROM {schema}.mail WHERE node_id = $1) AS has_mail "
+        f"NULL::int4 AS shard, EXISTS (SELECT 1 FROM {schema}.mail WHERE node_id = $2) AS has_mail "
         f"UNION ALL SELECT NULL, node_id, address, body, lease_until, NULL, NULL FROM {schema}.nodes "
         f"UNION ALL SELECT NULL, node_id, NULL, NULL, epoch, shard, NULL FROM {schema}.shard_leases "
         "WHERE node_id IS NOT NULL",
+        now,
         stored_text(node_id),
     )
     nodes: list[NodeRow] = []
@@ -50,12 +52,13 @@ async def read_fleet(connection: Connection, schema: str, node_id: str) -> Fleet
 
 
 async def join_fleet(
-    connection: Connection, schema: str, node_id: str, address: str, body: bytes, lease: timedelta
+    connection: Connection, schema: str, now: int | None, node_id: str, address: str, body: bytes, lease: timedelta
 ) -> FleetView:
     """Enter a node."""
     entered = await connection.fetchval(
-        f"INSERT INTO {schema}.nodes (node_id, address, body, lease_until) VALUES ($1, $2, $3, {NOW} + $4) "
+        f"INSERT INTO {schema}.nodes (node_id, address, body, lease_until) VALUES ($2, $3, $4, {NOW} + $5) "
         "ON CONFLICT (node_id) DO NOTHING RETURNING true",
+        now,
         stored_text(node_id),
         stored_text(address),
         body,
@@ -63,28 +66,32 @@ async def join_fleet(
     )
     if entered is not True:
         raise ValueError(f"node id {node_id!r} is in use; a node takes a new id each time it joins")
-    return await read_fleet(connection, schema, node_id)
+    return await read_fleet(connection, schema, now, node_id)
 
 
 async def renew_node(
-    connection: Connection, schema: str, node_id: str, body: bytes | None, lease: timedelta
+    connection: Connection, schema: str, now: int | None, node_id: str, body: bytes | None, lease: timedelta
 ) -> FleetView | None:
     """Extend the lease of a node that is still there."""
     renewed = await connection.fetchval(
-        f"UPDATE {schema}.nodes SET lease_until = {NOW} + $2, body = coalesce($3, body) WHERE node_id = $1 "
+        f"UPDATE {schema}.nodes SET lease_until = {NOW} + $3, body = coalesce($4, body) WHERE node_id = $2 "
         "RETURNING true",
+        now,
         stored_text(node_id),
         _micros(lease),
         body,
     )
-    return await read_fleet(connection, schema, node_id) if renewed is True else None
+    return await read_fleet(connection, schema, now, node_id) if renewed is True else None
 
 
-async def remove_expired_nodes(connection: Connection, schema: str, node_ids: Sequence[str]) -> list[str]:
+async def remove_expired_nodes(
+    connection: Connection, schema: str, now: int | None, node_ids: Sequence[str]
+) -> list[str]:
     """Remove those whose lease is over, with all they have; answers which, in the order asked for."""
     rows = await connection.fetch(
-        f"WITH gone AS (DELETE FROM {schema}.nodes WHERE node_id = ANY($1::text[]) AND lease_until <= {NOW} "
+        f"WITH gone AS (DELETE FROM {schema}.nodes WHERE node_id = ANY($2::text[]) AND lease_until <= {NOW} "
         f"RETURNING node_id), {_CLEARED.format(s=schema)} SELECT node_id FROM gone",
+        now,
         [stored_text(node_id) for node_id in node_ids],
     )
     gone = {row[0] for row in rows}
@@ -107,19 +114,20 @@ async def leave_fleet(connection: Connection, schema: str, node_id: str) -> None
 
 
 async def take_free_shards(
-    connection: Connection, schema: str, node_id: str, shards: Sequence[int]
+    connection: Connection, schema: str, now: int | None, node_id: str, shards: Sequence[int]
 ) -> list[ShardLease]:
     """Give the node what nobody with a good lease holds."""
     rows = await connection.fetch(
         # The lock on the node's row keeps it from leaving in between. A shard that another node is taking at this
         # moment is waited for and then looked at again, by the condition on the row as it is then.
-        f"WITH me AS MATERIALIZED (SELECT node_id FROM {schema}.nodes WHERE node_id = $1 FOR KEY SHARE) "
+        f"WITH me AS MATERIALIZED (SELECT node_id FROM {schema}.nodes WHERE node_id = $2 FOR KEY SHARE) "
         f"INSERT INTO {schema}.shard_leases AS held (shard, node_id, epoch) "
-        "SELECT wanted.shard, me.node_id, 1 FROM me, (SELECT DISTINCT shard FROM unnest($2::int4[]) AS u (shard) "
+        "SELECT wanted.shard, me.node_id, 1 FROM me, (SELECT DISTINCT shard FROM unnest($3::int4[]) AS u (shard) "
         "ORDER BY shard) AS wanted ON CONFLICT (shard) DO UPDATE SET node_id = excluded.node_id, "
         "epoch = held.epoch + 1 WHERE held.node_id IS NULL OR held.node_id = excluded.node_id OR NOT EXISTS (SELECT 1 "
         f"FROM {schema}.nodes AS n WHERE n.node_id = held.node_id AND n.lease_until > {NOW}) "
         "RETURNING shard, epoch",
+        now,
         stored_text(node_id),
         shards,
     )

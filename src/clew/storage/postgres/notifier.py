@@ -5,9 +5,9 @@ Owns: `PostgresNotifier` with a connection of its own, and its being made again.
 How it works: one connection listens, another sends. Notifying serialises the commits of a database for the moment that
 it takes, so it is never part of the engine's transactions: messages gather while a send is under way and go out
 together, without waiting for the disk, as a lost hint is no harm. A connection can be half dead without anybody being
-told, so the listening one is asked for a sign of life when nothing has come for a while. After it was lost, the gap is told once all
-channels are listened to again. Behind a proxy in transaction mode nobody can listen; then the slow looks at the store
-are all there is.
+told, so the listening one is asked for a sign of life when nothing has come for a while. After it was lost, the gap is
+told once all channels are listened to again. Behind a proxy in transaction mode nobody can listen; then the slow looks
+at the store are all there is.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -35,6 +35,7 @@ from clew.ports.store import (
     Store,
     StoreError,
     StoreIncompatible,
+    StoreReadOnly,
     TaskKind,
     TaskRow,
     VisibilityFilter,
@@ -45,6 +46,7 @@ from clew.storage.postgres.commit import UnitWriter
 from clew.storage.postgres.committer import Committer
 from clew.storage.postgres.connections import Connections
 from clew.storage.postgres.errors import sqlstate
+from clew.storage.values import to_micros
 
 if TYPE_CHECKING:
     from clew.storage.postgres.connections import Connection, Job
@@ -70,18 +72,16 @@ class PostgresStore:
         self,
         address: Address,
         connections: Connections,
-        committer: Committer,
-        lanes: Connections,
+        committer: Committer | None,
         *,
         shard_count: int,
-        now: Callable[[], datetime],
+        clock: Clock | None,
     ) -> None:
         self.address = address
         self.shard_count = shard_count
         self._connections = connections
         self._committer = committer
-        self._lanes = lanes
-        self._now = now
+        self._clock = clock
         self._all_shards = list(range(shard_count))
         self._loop = asyncio.get_running_loop()
         self._jobs: set[asyncio.Task[Any]] = set()
@@ -91,9 +91,8 @@ class PostgresStore:
 
     def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
         """Make each unit durable if all its guards hold; answers when the server has it on disk."""
-        if self._is_closed:
-            return self._refused()
-        return self._committer.commit(units)
+        self._check_open()
+        return self._owned().commit(units)
 
     def reserve_run_keys(self, count: int) -> asyncio.Future[int]:
         """The first of `count` consecutive run keys that no one else will ever get."""
@@ -253,19 +252,19 @@ class PostgresStore:
 
     def join_fleet(self, node_id: str, address: str, body: bytes, lease: timedelta) -> asyncio.Future[FleetView]:
         """Enter a node under an id that was never used."""
-        return self._write(fleet.join_fleet, node_id, address, body, lease)
+        return self._write(fleet.join_fleet, self._now(), node_id, address, body, lease)
 
     def renew_node(self, node_id: str, body: bytes | None, lease: timedelta) -> asyncio.Future[FleetView | None]:
         """Extend the node's lease and, unless it is None, replace its body; None when the node's row is gone."""
-        return self._read(fleet.renew_node, node_id, body, lease)
+        return self._read(fleet.renew_node, self._now(), node_id, body, lease)
 
     def read_fleet(self, node_id: str) -> asyncio.Future[FleetView]:
         """The fleet as `node_id` sees it."""
-        return self._read(fleet.read_fleet, node_id)
+        return self._read(fleet.read_fleet, self._now(), node_id)
 
     def remove_expired_nodes(self, node_ids: Sequence[str]) -> asyncio.Future[list[str]]:
         """Remove those of these nodes whose lease is over, with their shard leases and mail."""
-        return self._write(fleet.remove_expired_nodes, node_ids)
+        return self._write(fleet.remove_expired_nodes, self._now(), node_ids)
 
     def leave_fleet(self, node_id: str) -> asyncio.Future[None]:
         """Remove the node, with its shard leases and mail."""
@@ -273,7 +272,7 @@ class PostgresStore:
 
     def take_free_shards(self, node_id: str, shards: Sequence[int]) -> asyncio.Future[list[ShardLease]]:
         """Give the node those of these shards that no node with a good lease holds."""
-        return self._write(fleet.take_free_shards, node_id, shards)
+        return self._write(fleet.take_free_shards, self._now(), node_id, shards)
 
     def release_shards(self, leases: Sequence[ShardLease]) -> asyncio.Future[None]:
         """Give shards back; one that was taken since stays as it is."""
@@ -289,13 +288,19 @@ class PostgresStore:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    def _now(self) -> int | None:
+        """The time in microseconds, if it is not the server's."""
+        return None if self._clock is None else to_micros(self._clock.now())
+
     async def close(self) -> None:
         """Finish what was accepted, then let go of the database."""
         self._is_closed = True
-        await self._committer.wait_idle()
+        if self._committer is not None:
+            await self._committer.wait_idle()
         while self._jobs:
             await asyncio.wait(list(self._jobs))
-        await self._lanes.close()
+        if self._committer is not None:
+            await self._committer.close()
         await self._connections.close()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -306,20 +311,28 @@ class PostgresStore:
 
     def _write(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Do what must not be done again when its answer is lost."""
+        self._owned()
         return self._spawn(self._connections.write, partial(_run, query, self.address.schema, args))
 
     def _spawn(
         self, do: Callable[[Job[T]], Coroutine[Any, Any, T]], job: Callable[[Connection], Coroutine[Any, Any, T]]
     ) -> asyncio.Future[T]:
-        if self._is_closed:
-            return self._refused()
+        self._check_open()
         task = self._loop.create_task(do(job), name="clew-store-call")
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
         return asyncio.shield(task)
 
-    def _refused(self) -> asyncio.Future[Any]:
-        raise self._connections.closed()
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._connections.closed()
+
+    def _owned(self) -> Committer:
+        if self._committer is None:
+            raise StoreReadOnly(
+                f"{self.address.name} was opened for reading. Expected: no changes. Open it with open_store for those"
+            )
+        return self._committer
 
     def _these(self, shards: Sequence[int] | None) -> Sequence[int]:
         return self._all_shards if shards is None else shards
@@ -338,16 +351,13 @@ if TYPE_CHECKING:
     _fits_the_port: type[Store] = PostgresStore
 
 
-def _system_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - the default clock of an adapter
-
-
 async def open_store(address: str | Address, *, clock: Clock | None = None) -> PostgresStore:
     """Open a store, making it if there is none and bringing an older one up to date.
 
     Args:
         address: ``postgresql://user:password@host:5432/database?option=…``; see `Address` for the options.
-        clock: What decides whether a claim on a task has run out; the system's clock if not given.
+        clock: What decides whether claims and leases have run out; the server's clock if not given, so that all nodes
+            go by one.
 
     Raises:
         StoreIncompatible: The server is too old, or the store was made by a newer Clew.
@@ -357,7 +367,6 @@ async def open_store(address: str | Address, *, clock: Clock | None = None) -> P
     if isinstance(address, str):
         address = parse_address(address)
     lane_count = max(1, min(LANES_MAX, address.pool_size // 2))
-    lanes = Connections(address, lane_count)
     connections = Connections(address, address.pool_size - lane_count)
     try:
         await prepare(connections)
@@ -368,15 +377,39 @@ async def open_store(address: str | Address, *, clock: Clock | None = None) -> P
     except BaseException:
         await connections.close()
         raise
+    lanes = Connections(address, lane_count)
     committer = Committer(lanes, UnitWriter(address.schema), writer_id=writer_id, lane_count=lane_count)
     return PostgresStore(
         address,
         connections,
         committer,
-        lanes,
         shard_count=shard_count,
-        now=_system_now if clock is None else clock.now,
+        clock=clock,
     )
+
+
+async def open_reader(address: str | Address) -> PostgresStore:
+    """Open a store to read from it only, beside the engines that use it; its user needs no right to write.
+
+    Raises:
+        StoreIncompatible: There is no store, or it is not one of this version.
+        StoreError: What else is wrong.
+    """
+    if isinstance(address, str):
+        address = parse_address(address)
+    connections = Connections(address, 2)
+    try:
+        state = await connections.read(partial(schema.check, schema=address.schema, name=address.name))
+        if state.is_new or state.of_phase("pre"):
+            raise StoreIncompatible(
+                f"the database {address.name} has no store of this version in its schema {address.schema}. Start a "
+                "program that uses it, or run 'clew db migrate'"
+            )
+        count = await connections.read(partial(writes.read_meta, schema=address.schema, key=writes.SHARD_COUNT))
+    except BaseException:
+        await connections.close()
+        raise
+    return PostgresStore(address, connections, None, shard_count=count or 1, clock=None)
 
 
 async def prepare(connections: Connections) -> list[str]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 CLAIM: Final = (
     "WITH found AS MATERIALIZED (SELECT shard, task_id, priority FROM {s}.tasks "
-    "WHERE namespace = $1 AND task_queue = $2 AND kind = $3 AND claimed_until <= $4 "
+    "WHERE namespace = $1 AND task_queue = $2 AND kind = $3 "
+    "AND claimed_until <= (SELECT coalesce($4::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8)) "
     "ORDER BY priority, task_id LIMIT $5 FOR UPDATE SKIP LOCKED), "
     "claimed AS (UPDATE {s}.tasks AS t SET claimed_until = $6 FROM found WHERE t.shard = found.shard "
     "AND t.task_id = found.task_id RETURNING "
@@ -52,10 +53,10 @@ async def claim_tasks(
     task_queue: str,
     kind: TaskKind,
     limit: int,
-    now: datetime,
+    now: int | None,
     until: datetime,
 ) -> list[TaskRow]:
-    """Up to `limit` tasks without a claim that is good at `now`, claimed until `until`."""
+    """Up to `limit` tasks without a good claim at `now` (None: by the server's clock), claimed until `until`."""
     if limit <= 0:
         return []
     rows = await connection.fetch(
@@ -63,7 +64,7 @@ async def claim_tasks(
         stored_text(namespace),
         stored_text(task_queue),
         int(kind),
-        to_micros(now),
+        now,
         limit,
         to_micros(until),
     )

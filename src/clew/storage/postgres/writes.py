@@ -65,6 +65,12 @@ async def read_or_put_meta(connection: Connection, schema: str, key: str, value:
     return found
 
 
+async def read_meta(connection: Connection, schema: str, key: str) -> int | None:
+    """A number that was fixed when the store was made; None when it was not yet."""
+    found: int | None = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE key = $1", key)
+    return found
+
+
 async def put_namespace(connection: Connection, schema: str, row: NamespaceRow) -> bool:
     """Create the namespace unless it is there; whether it was created."""
     created = await connection.fetchval(

@@ -1,0 +1,70 @@
+"""Opening the store that a connection string names, with what an engine on it needs.
+
+Owns: which adapter an address belongs to, and whether an engine there is one of a fleet. Never: runs an engine.
+
+How it works: an address is ``sqlite:path`` or a ``postgresql://`` URL. A SQLite file has one engine; a PostgreSQL
+database any number, so an engine there takes part in its fleet. A store is opened with a clock only when
+that is not the system's (tests have such): otherwise a database that several nodes share keeps the time for all.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, cast
+
+from clew.adapters import SystemClock
+from clew.engine.fleet import FleetSettings
+from clew.ports.clock import Clock
+from clew.ports.store import Store
+from clew.storage.postgres.address import without_password
+
+_POSTGRES: Final = ("postgresql:", "postgres:")
+
+
+class OpenedStore(NamedTuple):
+    """A store, and how an engine on it takes part in a fleet; None when it is alone."""
+
+    store: Store
+    fleet: FleetSettings | None
+
+
+def is_shared(address: str) -> bool:
+    """Whether engines in several processes may use the store of this address at a time."""
+    return address.startswith(_POSTGRES)
+
+
+def name_of(address: str) -> str:
+    """The address for people: without a password."""
+    return without_password(address) if is_shared(address) else address
+
+
+async def open_reader_by_address(address: str) -> Store:
+    """Open the store of `address` for reading, whoever uses it; only the reading methods of what is given can be used.
+
+    Raises:
+        StoreError: There is no such store, or it is not one of this version.
+    """
+    if not is_shared(address):
+        from clew.storage.sqlite import open_reader
+
+        return cast(Store, await open_reader(address))
+    from clew.storage.postgres import open_reader as open_postgres_reader
+
+    return await open_postgres_reader(address)
+
+
+async def open_by_address(address: str, *, clock: Clock) -> OpenedStore:
+    """Open the store of `address` for an engine whose clock is `clock`.
+
+    Raises:
+        StoreError: With what is wrong.
+    """
+    if not is_shared(address):
+        from clew.storage.sqlite import open_store
+
+        return OpenedStore(await open_store(address, clock=clock), None)
+    from clew.storage.postgres import PostgresNotifier
+    from clew.storage.postgres import open_store as open_postgres
+
+    is_system = isinstance(clock, SystemClock)
+    store = await open_postgres(address, clock=None if is_system else clock)
+    return OpenedStore(store, FleetSettings(notifier=PostgresNotifier(store.address)))
