@@ -202,6 +202,12 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
         state.arm(deadline)
     state.earlier_updates = _earlier_updates(old, step.now)
     state.earlier_request_ids = _earlier_request_ids(old, step)
+    if old.start_request_id:
+        # A start sent again after its run has gone on is answered with the chain, not with another one.
+        known = [*old.attached_request_ids, old.start_request_id]
+        state.attached_request_ids = known[-step.limits.request_ids_kept :]
+    else:
+        state.attached_request_ids = list(old.attached_request_ids)
     for update in old.updates.values():
         if not update.accepted_event_id:
             unsent = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0)

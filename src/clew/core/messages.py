@@ -109,6 +109,8 @@ def decide_cancel_request(
     """
     if not state.is_open or state.cancel_requested:
         return Transition()
+    if request.request_id and request.request_id in state.earlier_request_ids:
+        return Transition()  # It came to a run before this one in the chain, whose code went on all the same.
     if any(type(event) is e.WorkflowExecutionCancelRequested for event in state.buffered_events):
         return Transition()
     step = Step(state, now, limits)

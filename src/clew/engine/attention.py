@@ -66,7 +66,7 @@ class Attention:
         self._heap: list[tuple[datetime, int, int]] = []
         self._over: set[int] = set()
         """Closed runs that still have an entry in the heap."""
-        self._horizon_end = datetime.min.replace(tzinfo=UTC)
+        self._horizon_end = datetime.min.replace(tzinfo=UTC) + HORIZON
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
         self._timer_at: datetime | None = None

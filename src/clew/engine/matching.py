@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 from clew.engine.background import Background
@@ -525,11 +526,16 @@ class Matcher:
             queue.backlog[kind] = True
             loop = asyncio.get_running_loop()
             loop.call_later(CLAIM_RETRY_SECONDS, self._drain_soon, queue, kind)
-            # A claim whose answer was lost holds until its lease ends, and nothing else may ever be queued here.
-            lease_ends_in = self._claim_lease.total_seconds() + CLAIM_RETRY_SECONDS
-            loop.call_later(lease_ends_in, self.note_backlog, queue.namespace, queue.name, kind)
+            # A claim whose answer was lost holds until its lease ends, and nothing else may ever be queued here. It
+            # ends by this clock, which may go slower than the loop's (one that was set back).
+            lease_ends_at = self._clock.now() + self._claim_lease + timedelta(seconds=CLAIM_RETRY_SECONDS)
+            self._clock.call_at(lease_ends_at, partial(self._note_lost_claim, queue, kind))
         finally:
             queue.draining[kind] = False
+
+    def _note_lost_claim(self, queue: _Queue, kind: TaskKind) -> None:
+        if not self._is_closed:
+            self.note_backlog(queue.namespace, queue.name, kind)
 
     async def _start_all(self, rows: list[TaskRow]) -> bool:
         """Start claimed rows in order; whether a session took any. What an error leaves unstarted is released."""

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final, assert_never
 
 from clew.core.decisions import (
@@ -220,8 +221,8 @@ class Outbox:
         event = await self._event(parent, initiated_event_id)
         assert isinstance(event, StartChildWorkflowExecutionInitiated), f"event {initiated_event_id} starts a child"
         state = parent.state
-        if not state.is_open:
-            await self._remove(row)
+        if not state.is_open and await self._is_over(parent):
+            await self._leave_behind(row, parent, event)
             return
         request = StartWorkflowRequest(
             namespace=event.namespace or state.namespace,
@@ -262,10 +263,39 @@ class Outbox:
         await self._tell(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
         # The row goes last, with the child's release: a crash in between delivers the start again, as a repeat.
         child = started.entry
-        if child.state.is_first_task_held:
+        now = await self._cache.load(row.shard, row.run_key)
+        if now is not None and not now.state.is_open and await self._is_over(now):
+            await self._leave_behind(row, now, event)
+        elif child.state.is_first_task_held:
             await self._record(row, child, decide_release_first_task)
         else:
             await self._remove(row)
+
+    async def _leave_behind(
+        self, row: OutboxRow, parent: RunEntry, event: StartChildWorkflowExecutionInitiated
+    ) -> None:
+        """The parent has closed without knowing that its child was started: deal with the child, if it was."""
+        child = await self._find(event.namespace or parent.state.namespace, event.workflow_id, "")
+        if (
+            child is None
+            or not self._is_child_of(child, parent)
+            or (child.state.parent_initiated_event_id != event.event_id)
+        ):
+            await self._remove(row)
+            return
+        await self._apply_close_policy(row, parent, child, event.parent_close_policy)
+        await self._record(row, child, decide_release_first_task)
+
+    async def _is_over(self, entry: RunEntry) -> bool:
+        """Whether the run is closed for good: a close that is not durable yet may be lost."""
+        is_open = False
+
+        def look(state: ExecutionState, now: datetime) -> None:
+            nonlocal is_open
+            is_open = state.is_open
+
+        await self._apply(entry, look, None)
+        return not is_open
 
     def _handed_on(self, parent: ExecutionState, child: StartWorkflowRequest) -> DeploymentVersion | None:
         """The version that a pinned parent hands on: its own, if that serves the task queue of the child."""
@@ -278,28 +308,33 @@ class Outbox:
         return version if is_served and child.namespace == parent.namespace else None
 
     async def _close_child(self, row: OutboxRow, parent: RunEntry, effect: ApplyParentClosePolicy) -> None:
-        child, policy = effect.child, ParentClosePolicy(effect.policy)
-        namespace = child.namespace or parent.state.namespace
-        target = await self._find(namespace, child.workflow_id, "")
-        if target is not None and target.state.is_open and self._is_child_of(target, parent, child):
-            if policy is ParentClosePolicy.TERMINATE:
-                terminate = TerminateWorkflowRequest(
-                    namespace=namespace, workflow_id=child.workflow_id, reason="by parent close policy"
-                )
-                await self._tell(target, lambda s, now: decide_terminate(s, terminate, now))
-            elif policy is ParentClosePolicy.REQUEST_CANCEL:
-                cancel = RequestCancelRequest(
-                    namespace=namespace,
-                    workflow_id=child.workflow_id,
-                    request_id=_request_id(parent.state.run_id, row.message_id),
-                    reason="by parent close policy",
-                )
-                by = parent.state.ref
-                await self._tell(target, lambda s, now: decide_cancel_request(s, cancel, now, external=by))
+        child = effect.child
+        target = await self._find(child.namespace or parent.state.namespace, child.workflow_id, "")
+        if target is not None and self._is_child_of(target, parent):
+            await self._apply_close_policy(row, parent, target, ParentClosePolicy(effect.policy))
         await self._remove(row)
 
+    async def _apply_close_policy(
+        self, row: OutboxRow, parent: RunEntry, child: RunEntry, policy: ParentClosePolicy
+    ) -> None:
+        namespace, workflow_id = child.state.namespace, child.state.workflow_id
+        if policy is ParentClosePolicy.TERMINATE:
+            terminate = TerminateWorkflowRequest(
+                namespace=namespace, workflow_id=workflow_id, reason="by parent close policy"
+            )
+            await self._tell(child, lambda s, now: decide_terminate(s, terminate, now))
+        elif policy is ParentClosePolicy.REQUEST_CANCEL:
+            cancel = RequestCancelRequest(
+                namespace=namespace,
+                workflow_id=workflow_id,
+                request_id=_request_id(parent.state.run_id, row.message_id),
+                reason="by parent close policy",
+            )
+            by = parent.state.ref
+            await self._tell(child, lambda s, now: decide_cancel_request(s, cancel, now, external=by))
+
     @staticmethod
-    def _is_child_of(target: RunEntry, parent: RunEntry, child: ExecutionRef) -> bool:
+    def _is_child_of(target: RunEntry, parent: RunEntry) -> bool:
         state = target.state
         return state.parent is not None and state.parent.run_id == parent.state.run_id
 
@@ -307,7 +342,8 @@ class Outbox:
         ref = effect.parent
         parent = await self._find(ref.namespace or child.state.namespace, ref.workflow_id, ref.run_id)
         closing = effect.closing
-        if parent is not None and parent.state.is_open and closing is not None:
+        # A parent that has closed refuses, once that is durable.
+        if parent is not None and closing is not None:
             run_id = child.state.run_id
             await self._tell(
                 parent,
@@ -383,7 +419,7 @@ class Outbox:
             entry = await self._find(namespace, target.workflow_id, target.run_id)
         except RPCError as error:
             return SIGNAL_FAILED.get(error.code, ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND)
-        if entry is None or (child_only and not self._is_child_of(entry, sender, target)):
+        if entry is None or (child_only and not self._is_child_of(entry, sender)):
             return ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
         try:
             await self._change(entry, decide)

@@ -270,6 +270,8 @@ class Starter:
             ),
             self._clock.now(),
         )
+        if extras.signal is not None and has_taken(state, request.request_id):
+            verdict = Repeat(run_id=state.run_id, first_execution_run_id=state.first_execution_run_id)
         if isinstance(verdict, Rejection | Repeat):
             told = verdict
 
@@ -282,6 +284,10 @@ class Starter:
                     _answer(future, Started(existing, _response(state, started=False)))
 
             self._pipeline.after_current(existing, tell)
+        elif isinstance(verdict, UseExisting) and extras.signal is not None:
+            # The signal that follows carries the request id. A start noted by itself would outlive a run that closes
+            # in between, and claim that the signal was taken.
+            _answer(future, Started(existing, _response(state, started=False)))
         elif isinstance(verdict, UseExisting):
             self._use_existing(existing, request, future)
         elif isinstance(verdict, TerminateThenStart):
@@ -341,6 +347,14 @@ class Starter:
 
     def _shard_of(self, namespace: str, workflow_id: str) -> int:
         return shard_of(namespace, workflow_id, self._store.shard_count)
+
+
+def has_taken(state: ExecutionState, request_id: str) -> bool:
+    """Whether a signal-with-start of this request id started the run, or has signalled it."""
+    if not request_id:
+        return False
+    known = (state.start_request_id, *state.recent_request_ids, *state.earlier_request_ids)
+    return request_id in known
 
 
 def shard_of(namespace: str, workflow_id: str, shard_count: int) -> int:

@@ -186,6 +186,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(*before[1])
         asyncio_events._set_running_loop(before[0])
 
+    @property
+    def held_task(self) -> asyncio.Task[Any] | None:
+        """The task that is held back now."""
+        return self._held_task
+
     def hold(self, task: asyncio.Task[Any]) -> None:
         """Put the steps of `task` aside until `release`."""
         self._held_task = task

@@ -19,7 +19,8 @@ answer. The order within an activation (docs/adr/0009):
 
 A task may have markers between its start and its end: outcomes of local activities, recorded while it went on
 (docs/adr/0016). They belong to its activation, after the events before it, each with a time of its own. Such a task
-counts even if it came to no answer: the next attempt goes on with the same activation where the last marker left it.
+counts even if it came to no answer: the next attempt goes on with the same activation where the last marker left it,
+and if signals came in between, `run` stands back for them from that marker on.
 
 A machine whose activation failed must not be used again: the next task rebuilds the run from its history.
 """
@@ -59,6 +60,7 @@ from clew.replay.outbound import RUN_CANCELLED
 from clew.replay.outcome import Outcome, decide_outcome, deciding_leaf
 from clew.replay.passages import (
     accepted_updates,
+    brings_signals_next,
     is_last_recorded,
     is_of_task,
     next_completed,
@@ -425,7 +427,11 @@ class WorkflowMachine:
             kind = type(event)
             if self._is_inside:
                 if isinstance(event, e.MarkerRecorded):
-                    self._apply_inside(event, is_live=live_event_id > 0 and is_last_recorded(events, index))
+                    self._apply_inside(
+                        event,
+                        is_live=live_event_id > 0 and is_last_recorded(events, index),
+                        holds_main=brings_signals_next(events, index),
+                    )
                     first = index + 1
                     continue
                 self._is_inside = False
@@ -499,9 +505,18 @@ class WorkflowMachine:
         self._is_inside = True
         self.cached_through_event_id = self._applied_event_id = task_event.event_id
 
-    def _apply_inside(self, event: e.MarkerRecorded, *, is_live: bool) -> None:
-        """Apply a marker that was recorded while its workflow task went on."""
+    def _apply_inside(self, event: e.MarkerRecorded, *, is_live: bool, holds_main: bool) -> None:
+        """Apply a marker that was recorded while its workflow task went on.
+
+        Args:
+            event: The marker.
+            is_live: Whether history tells nothing of what the code did next.
+            holds_main: Whether `run` stands back, here already, for signals that come with the next attempt.
+        """
         runtime = self._runtime
+        if holds_main and self._main is not None:
+            self._holds_main = True
+            self._loop.hold(self._main)
         runtime.is_replaying_now = self._loop.is_replaying = not is_live
         self._set_time(event.event_time)
         runtime.local.apply_marker(event, is_among_requests=False)

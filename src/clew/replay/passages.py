@@ -47,6 +47,17 @@ def is_last_recorded(events: Sequence[e.Event], index: int) -> bool:
     return not any(kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted for kind in following)
 
 
+def brings_signals_next(events: Sequence[e.Event], index: int) -> bool:
+    """Whether the marker at an index is the last word of a task without an answer, and signals came before the next."""
+    for event in events[index + 1 :]:
+        kind = type(event)
+        if kind is e.WorkflowExecutionSignaled:
+            return True
+        if kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted or kind is e.WorkflowTaskStarted:
+            return False
+    return False
+
+
 def position_of(update: Any, task_event: e.WorkflowTaskStarted) -> int:
     """Give the event after which an update is applied."""
     position = (

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 from uuid import UUID
 
 import msgspec
@@ -84,6 +84,10 @@ class _Continue(ContinueAsNewError):
         self.command = command
 
 
+Condition: TypeAlias = "tuple[Callable[[], bool], contextvars.Context, asyncio.Task[Any] | None]"
+"""What is waited for, the context to ask in, and the task that waits."""
+
+
 @final
 class WorkflowRuntime(Runtime):
     """See the module; arguments as those of `WorkflowMachine`."""
@@ -128,7 +132,7 @@ class WorkflowRuntime(Runtime):
         self.details = ""
         self.patches: dict[str, bool] = {}
         self.recorded_patches: set[str] = set()
-        self.conditions: dict[asyncio.Future[None], tuple[Callable[[], bool], contextvars.Context]] = {}
+        self.conditions: dict[asyncio.Future[None], Condition] = {}
         self._memo: dict[str, Any] | None = None
         self._memo_payloads: dict[str, Any] = {}
         self._search_attributes: dict[str, Any] = {}
@@ -198,10 +202,13 @@ class WorkflowRuntime(Runtime):
     def check_conditions(self) -> bool:
         """Ask all conditions that are waited for; say whether one holds."""
         held = False
-        for future, (predicate, context) in list(self.conditions.items()):
+        held_back = self.loop.held_task
+        for future, (predicate, context, task) in list(self.conditions.items()):
             if future.done():
                 del self.conditions[future]
                 continue
+            if task is held_back and task is not None:
+                continue  # What it is held back for may change the answer.
             try:
                 holds = self._ask(predicate, context)
             except Exception as error:  # noqa: BLE001 (it is the waiting code's error)
@@ -372,7 +379,7 @@ class WorkflowRuntime(Runtime):
                 raise TimeoutError("The condition did not hold")
             return
         future = self.loop.create_future()
-        self.conditions[future] = (predicate, context)
+        self.conditions[future] = (predicate, context, asyncio.current_task(self.loop))
         timer = None
         try:
             if timeout is not None:
