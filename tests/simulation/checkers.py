@@ -1,0 +1,414 @@
+"""The laws of the design, checked when a simulation is over.
+
+Owns: one function a law, over what was committed and what clients saw. Never: asks the engine.
+
+How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
+raises `LawBroken`. The mutations of ``planted`` show that each of them can fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from clew.converter import DataConverter
+from clew.core.evolve import fold
+from clew.core.facts import durable_facts
+from clew.model import events as e
+from clew.model.policies import WorkflowExecutionStatus
+from clew.replay import MachineOptions, WorkflowMachine
+from clew.workflow._definition import Definition
+from tests.simulation.clients import Call, value_of
+from tests.simulation.linearize import NEVER, Operation, is_linearizable
+from tests.simulation.outside import BALANCE
+from tests.simulation.programs import QUEUE, Program, Register, expected
+from tests.simulation.record import LawBroken, RunLog
+from tests.simulation.world import World
+
+COMPLETED = WorkflowExecutionStatus.COMPLETED
+DEFINITIONS = {d.name: d for d in (Definition.must_from_class(Program), Definition.must_from_class(Register))}
+CHILD_ENDS = (
+    e.ChildWorkflowExecutionCompleted,
+    e.ChildWorkflowExecutionFailed,
+    e.ChildWorkflowExecutionCanceled,
+    e.ChildWorkflowExecutionTimedOut,
+    e.ChildWorkflowExecutionTerminated,
+)
+ACTIVITY_ENDS = (
+    e.ActivityTaskCompleted,
+    e.ActivityTaskFailed,
+    e.ActivityTaskTimedOut,
+    e.ActivityTaskCanceled,
+)
+DISTURBING_CALLS = frozenset({"cancel", "terminate"})
+DISTURBING_STEPS = frozenset({"stop", "fail"})
+
+
+def check_all(world: World) -> None:
+    """All laws."""
+    for check in CHECKS:
+        check(world)
+
+
+# --- law 1, 2: what is stored is what was committed -------------------------------------------------------------------
+
+
+def check_disk_holds_the_record(world: World) -> None:
+    """No committed event has changed, and every snapshot is the one that was committed last."""
+    stored = {row.run_key: (row, batches) for row, batches in world.disk.contents()}
+    _require(stored.keys() == world.record.runs.keys(), "law 1", "runs on the disk are not those that were committed")
+    for run in world.record.runs.values():
+        row, batches = stored[run.run_key]
+        events = [event for batch in batches for event in e.decode_events(batch.events)]
+        _require(events == run.events, "law 1", f"stored events of {run.workflow_id} are not those that were committed")
+        _require(row.state == run.state_bytes, "law 2", f"the snapshot of {run.workflow_id} is not the last committed")
+        _require(row.status == run.status, "law 2", f"the status of {run.workflow_id} is not the last committed")
+        _require(row.history_length == len(events), "law 2", f"{run.workflow_id} counts its events wrongly")
+
+
+def check_state_is_fold_of_history(world: World) -> None:
+    """``state == fold(history)``, for every fact that history holds."""
+    for run in world.record.runs.values():
+        state = run.state()
+        folded = fold(run.events, namespace=state.namespace, run_id=run.run_id)
+        stated, told = durable_facts(state), durable_facts(folded)
+        differing = {name: (told[name], stated[name]) for name in stated if stated[name] != told[name]}
+        _require(not differing, "law 2", f"{run.workflow_id}: fold(history) and the state differ in {differing}")
+
+
+# --- law 3: acknowledged is recorded, once ----------------------------------------------------------------------------
+
+
+def check_acknowledged_calls(world: World) -> None:
+    """Starts, signals and updates that were acknowledged are recorded once in their chain."""
+    record = world.record
+    for call in _calls(world):
+        values = call.action.values
+        if not call.is_ok:
+            continue
+        if call.action.kind in ("start", "start_register"):
+            _require(
+                call.answer.run_id in record.by_run_id, "law 3", f"{call} was answered with a run that is not there"
+            )
+        if call.action.kind in ("signal", "stop_register", "signal_with_start"):
+            _require(
+                record.signals_of(values["id"], call.request_id) >= 1,
+                "law 3",
+                f"{call} was answered, and is not recorded",
+            )
+        if call.action.kind in ("update", "write", "swap") and call.answer.outcome.failure is None:
+            _require(
+                len(record.updates_of(values["id"], call.request_id)) == 1, "law 3", f"{call} is not recorded once"
+            )
+
+
+def check_nothing_recorded_twice(world: World) -> None:
+    """One request is one event in its chain, however often it was sent."""
+    for chain in _chains(world).values():
+        requests: Counter[str] = Counter()
+        for run in chain:
+            for event in run.events:
+                if (
+                    isinstance(event, e.WorkflowExecutionSignaled | e.WorkflowExecutionCancelRequested)
+                    and event.request_id
+                ):
+                    requests[f"{type(event).__name__} {event.request_id}"] += 1
+                if isinstance(event, e.WorkflowExecutionUpdateAccepted):
+                    requests[f"update {event.protocol_instance_id}"] += 1
+        twice = [request for request, count in requests.items() if count > 1]
+        _require(not twice, "law 3", f"{chain[0].workflow_id}: recorded more than once: {twice}")
+
+
+def check_starts_are_once(world: World) -> None:
+    """One start request makes one run (continued runs apart)."""
+    first = Counter(
+        (run.workflow_id, _started(run).request_id)
+        for run in world.record.runs.values()
+        if not _started(run).continued_execution_run_id and _started(run).request_id
+    )
+    twice = [key for key, count in first.items() if count > 1]
+    # A repeat is known by the latest run of its id; after another start it may count again (semantics 1.1).
+    twice = [key for key in twice if len(_firsts(world, key[0])) == first[key]]
+    _require(not twice, "law 3", f"started more than once by one request: {twice}")
+
+
+# --- law 5: replay ----------------------------------------------------------------------------------------------------
+
+
+def check_replay(world: World) -> None:
+    """Every history replays, whole, in a fresh machine."""
+    for run in world.record.runs.values():
+        started = _started(run)
+        converter = DataConverter.default
+        machine = WorkflowMachine(
+            definition=DEFINITIONS[started.workflow_type],
+            namespace="default",
+            task_queue=QUEUE,
+            workflow_id=run.workflow_id,
+            run_id=run.run_id,
+            workflow_type=started.workflow_type,
+            payload_converter=converter.payload_converter,
+            failure_converter=converter.failure_converter,
+            options=MachineOptions(runs_local_activities=True, reports_waiting=False),
+        )
+        try:
+            machine.replay(run.events, is_whole=True)
+        except Exception as error:
+            raise LawBroken(f"law 5: the history of {run.workflow_id} does not replay: {error}") from error
+        finally:
+            machine.evict()
+
+
+# --- law 6, 7: activities ---------------------------------------------------------------------------------------------
+
+
+def check_activities(world: World) -> None:
+    """An outcome is recorded at most once, after the start of its attempt; a key stands for one intention."""
+    for run in world.record.runs.values():
+        ends: Counter[int] = Counter()
+        starts: Counter[int] = Counter()
+        for event in run.events:
+            if isinstance(event, e.ActivityTaskStarted):
+                starts[event.scheduled_event_id] += 1
+            if isinstance(event, ACTIVITY_ENDS):
+                ends[event.scheduled_event_id] += 1
+                if isinstance(event, e.ActivityTaskCompleted):
+                    _require(
+                        starts[event.scheduled_event_id] == 1, "law 6", f"{run.workflow_id}: completed, not started"
+                    )
+        _require(all(n == 1 for n in ends.values()), "law 6", f"{run.workflow_id}: an activity has two outcomes")
+        _require(all(n == 1 for n in starts.values()), "law 6", f"{run.workflow_id}: an activity started twice")
+    for owner, keys in world.outside.keys.items():
+        _require(len(keys) == 1, "law 7", f"activity {owner} had {len(keys)} idempotency keys")
+
+
+def check_results_took_effect(world: World) -> None:
+    """A recorded result is one that an attempt really gave."""
+    given = {value for _, value in world.outside.done.values()}
+    for run in world.record.runs.values():
+        for event in run.events:
+            if isinstance(event, e.ActivityTaskCompleted):
+                _require(value_of(event.result) in given, "law 6", f"{run.workflow_id}: nobody gave {event.result}")
+
+
+def check_bank(world: World) -> None:
+    """Money moves, and neither appears nor vanishes."""
+    if _is_disturbed(world):
+        return
+    total = sum(world.outside.balances.values())
+    _require(total == BALANCE * len(world.outside.balances), "law 6", f"the bank holds {world.outside.balances}")
+
+
+# --- law 8: timers ----------------------------------------------------------------------------------------------------
+
+
+def check_timers(world: World) -> None:
+    """Never early, once, and not after they were cancelled."""
+    for run in world.record.runs.values():
+        running: dict[int, e.TimerStarted] = {}
+        for event in run.events:
+            match event:
+                case e.TimerStarted():
+                    running[event.event_id] = event
+                case e.TimerFired():
+                    started = running.pop(event.started_event_id, None)
+                    _require(started is not None, "law 8", f"{run.workflow_id}: a timer fired that was not running")
+                    assert started is not None
+                    due = started.event_time + started.start_to_fire_timeout
+                    _require(
+                        event.event_time >= due, "law 8", f"{run.workflow_id}: a timer fired early: {event} {started}"
+                    )
+                case e.TimerCanceled():
+                    known = running.pop(event.started_event_id, None)
+                    _require(
+                        known is not None, "law 8", f"{run.workflow_id}: a timer was cancelled that was not running"
+                    )
+                case _:
+                    pass
+
+
+# --- messages between runs --------------------------------------------------------------------------------------------
+
+
+def check_children(world: World) -> None:
+    """A child is started once and its end is told once, as it was."""
+    for run in world.record.runs.values():
+        begun: Counter[int] = Counter()
+        ended: Counter[int] = Counter()
+        for event in run.events:
+            if isinstance(event, e.ChildWorkflowExecutionStarted | e.StartChildWorkflowExecutionFailed):
+                begun[event.initiated_event_id] += 1
+            if isinstance(event, CHILD_ENDS):
+                ended[event.initiated_event_id] += 1
+                _check_child_end(world, event)
+        _require(all(n == 1 for n in begun.values()), "law 2", f"{run.workflow_id}: a child started twice")
+        _require(all(n == 1 for n in ended.values()), "law 2", f"{run.workflow_id}: a child ended twice")
+
+
+def _check_child_end(world: World, told: Any) -> None:
+    ref = told.workflow_execution
+    ends = [run for run in world.record.runs_of(ref.workflow_id) if not run.is_open]
+    wanted = type(told).__name__.removeprefix("ChildWorkflowExecution")
+    found = {type(run.events[-1]).__name__.removeprefix("WorkflowExecution") for run in ends}
+    _require(wanted in found, "law 2", f"child {ref.workflow_id} was said to have {wanted}; it has {found}")
+
+
+def check_signals_to_others(world: World) -> None:
+    """A signal that a run was told to have arrived has arrived, once."""
+    for run in world.record.runs.values():
+        sent = {
+            event.event_id: event
+            for event in run.events
+            if isinstance(event, e.SignalExternalWorkflowExecutionInitiated)
+        }
+        arrived = [event for event in run.events if isinstance(event, e.ExternalWorkflowExecutionSignaled)]
+        for told in arrived:
+            target = sent[told.initiated_event_id].workflow_execution.workflow_id
+            request_id = f"{run.run_id}:{told.initiated_event_id}"
+            count = world.record.signals_of(target, request_id)
+            _require(count >= 1, "law 3", f"{run.workflow_id} signalled {target}, which has no such signal")
+
+
+def check_nothing_is_left(world: World) -> None:
+    """When everything is closed, no task waits for a worker and no message for its delivery."""
+    tasks, messages = world.disk.leftovers()
+    _require(not messages, "law 2", f"messages are left: {messages}")
+    _require(not tasks, "law 10", f"tasks of closed runs are left: {tasks}")
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def check_results(world: World) -> None:
+    """A completed run counted each of its steps, and took in each of its signals and updates, once."""
+    for chain in _chains(world).values():
+        last = chain[-1]
+        if last.status is not COMPLETED or _started(last).workflow_type != "Program":
+            continue
+        closed = last.events[-1]
+        assert isinstance(closed, e.WorkflowExecutionCompleted)
+        result = value_of(closed.result)
+        program = value_of(_started(chain[0]).input)
+        bounds = expected(program["steps"])
+        _require(bounds is not None, "law 5", f"{last.workflow_id} completed, although its program fails")
+        assert bounds is not None
+        low, high = bounds
+        _require(low <= result["total"] <= high, "law 6", f"{last.workflow_id} counted {result['total']}, not {bounds}")
+        signals = [
+            value_of(ev.input) for run in chain for ev in run.events if isinstance(ev, e.WorkflowExecutionSignaled)
+        ]
+        _require(
+            sorted(result["signals"]) == sorted(signals),
+            "law 3",
+            f"{last.workflow_id} took {result['signals']} of {signals}",
+        )
+        # An update that comes with the last task may be handled after `run` has returned, and so miss the result.
+        done = Counter(
+            value_of(ev.outcome.result)
+            for run in chain
+            for ev in run.events
+            if isinstance(ev, e.WorkflowExecutionUpdateCompleted) and ev.outcome.failure is None
+        )
+        taken = Counter(result["updates"])
+        _require(taken <= done, "law 3", f"{last.workflow_id} took updates {taken} of {done}")
+
+
+def check_undisturbed_runs_complete(world: World) -> None:
+    """Where nobody cancels, terminates or fails, every run completes."""
+    if _is_disturbed(world):
+        return
+    for chain in _chains(world).values():
+        status = chain[-1].status
+        _require(
+            status is COMPLETED, "law 6", f"{chain[-1].workflow_id} ended as {status.value}: {chain[-1].events[-1]}"
+        )
+
+
+# --- linearizability --------------------------------------------------------------------------------------------------
+
+
+def check_register(world: World) -> None:
+    """Reads, writes and swaps of the register look as if each had happened at one moment."""
+    if len(world.record.runs_of("register")) != 1:
+        return
+    operations = [op for call in _calls(world) if (op := _operation(world, call)) is not None]
+    _require(is_linearizable(operations, 0), "linearizability", f"no order explains {[op.name for op in operations]}")
+
+
+def _operation(world: World, call: Call) -> Operation | None:
+    kind, values = call.action.kind, call.action.values
+    if kind not in ("read", "write", "swap") or call.ended_at is None:
+        return None
+    if kind == "read":
+        if not call.is_ok:
+            return None
+        seen = value_of(call.answer.result)
+        return Operation(f"read {seen}", call.began_at, call.ended_at, lambda now: now if now == seen else None)
+    found = world.record.updates_of("register", call.request_id)
+    if not found or found[0].outcome.failure is not None:
+        return None
+    told = value_of(found[0].outcome.result)
+    ended_at = call.ended_at if call.is_ok else NEVER
+    number, wanted = values["number"], values["wanted"]
+    if kind == "write":
+        name = f"write {number}, was {told}"
+        return Operation(name, call.began_at, ended_at, lambda now: number if now == told else None)
+    name = f"swap {wanted} to {number}: {told}"
+    if told:
+        return Operation(name, call.began_at, ended_at, lambda now: number if now == wanted else None)
+    return Operation(name, call.began_at, ended_at, lambda now: now if now != wanted else None)
+
+
+# --- small parts ------------------------------------------------------------------------------------------------------
+
+
+def _require(holds: bool, law: str, text: str) -> None:
+    if not holds:
+        raise LawBroken(f"{law}: {text}")
+
+
+def _calls(world: World) -> Iterable[Call]:
+    return (call for client in world.clients for call in client.calls)
+
+
+def _started(run: RunLog) -> e.WorkflowExecutionStarted:
+    first = run.events[0]
+    assert isinstance(first, e.WorkflowExecutionStarted), "event 1 starts the run"
+    return first
+
+
+def _firsts(world: World, workflow_id: str) -> list[RunLog]:
+    runs = world.record.runs_of(workflow_id)
+    return [run for run in runs if not _started(run).continued_execution_run_id]
+
+
+def _chains(world: World) -> dict[str, list[RunLog]]:
+    chains: dict[str, list[RunLog]] = {}
+    for _, run in sorted(world.record.runs.items()):
+        chains.setdefault(_started(run).first_execution_run_id, []).append(run)
+    return chains
+
+
+def _is_disturbed(world: World) -> bool:
+    kinds = {call.action.kind for call in _calls(world)}
+    policies = {call.action.values.get("policy") for call in _calls(world)}
+    if kinds & DISTURBING_CALLS or "replace" in policies:
+        return True
+    return any(_has_step(call.action.values.get("program"), DISTURBING_STEPS | {"leave"}) for call in _calls(world))
+
+
+def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) -> bool:
+    if program is None:
+        return False
+    return any(
+        step["do"] in kinds
+        or _has_step(step.get("program"), kinds)
+        or _has_step({"steps": step.get("steps", ())}, kinds)
+        for step in program["steps"]
+    )
+
+
+CHECKS: tuple[Callable[[World], None], ...] = tuple(
+    value for name, value in sorted(globals().items()) if name.startswith("check_") and name != "check_all"
+)

@@ -1,0 +1,231 @@
+"""Simulated clients: they make the calls of the plan, repeat them until they are answered, and write down what they
+saw.
+
+Owns: `Calls`, the record of every call, for the checkers. Never: judges an answer.
+
+How it works: each call of the plan is made by a task of its own in the lane of its client, under a request id that
+stays the same however often it is repeated. A refusal that says "try again" is followed by another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from clew.converter import DataConverter, to_stored_payloads
+from clew.model.events import UpdateRequest
+from clew.model.policies import WorkflowIDConflictPolicy
+from clew.service import requests as r
+from clew.service.errors import RPCError
+from tests.simulation.loop import Lane, SimLoop
+from tests.simulation.plan import Action
+from tests.simulation.programs import QUEUE
+from tests.simulation.wire import Wire
+
+CONVERTER = DataConverter.default.payload_converter
+
+POLICIES = {
+    "": WorkflowIDConflictPolicy.UNSPECIFIED,
+    "use": WorkflowIDConflictPolicy.USE_EXISTING,
+    "replace": WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+}
+
+
+class Call:
+    """One call, and what came of it.
+
+    Attributes:
+        began_at, ended_at: On the loop's clock, with a number that orders the moments of one instant.
+        answer: What it was answered; None while it was not.
+        refusal: The code of the refusal for good.
+    """
+
+    def __init__(self, action: Action, request_id: str, began_at: tuple[float, int]) -> None:
+        self.action = action
+        self.request_id = request_id
+        self.began_at = began_at
+        self.ended_at: tuple[float, int] | None = None
+        self.tries = 0
+        self.answer: Any = None
+        self.refusal = ""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.ended_at is not None and not self.refusal
+
+    def __str__(self) -> str:
+        return f"{self.action.kind} {self.action.values.get('id')} ({self.request_id})"
+
+
+class SimClient:
+    """One client process.
+
+    Args:
+        on_answer: Told each call right when it was answered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: SimLoop,
+        lane: Lane,
+        wire: Wire,
+        chance: random.Random,
+        moment: Callable[[], tuple[float, int]],
+        on_answer: Callable[[Call], None],
+    ) -> None:
+        self.name = name
+        self.lane = lane
+        self.wire = wire
+        self.calls: list[Call] = []
+        self._loop = loop
+        self._chance = chance
+        self._moment = moment
+        self._on_answer = on_answer
+        self._open_count = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every call made so far has come to an end."""
+        return self._open_count == 0
+
+    def make(self, action: Action, number: int) -> None:
+        """Begin a call; in the client's lane."""
+        call = Call(action, f"r{number}", self._moment())
+        self.calls.append(call)
+        self._open_count += 1
+        self._loop.create_task(self._see_through(call))
+
+    async def _see_through(self, call: Call) -> None:
+        method = getattr(self, f"_do_{call.action.kind}")
+        while True:
+            call.tries += 1
+            try:
+                call.answer = await method(call, call.action.values)
+            except RPCError as error:
+                if error.is_retryable:
+                    await asyncio.sleep(0.05 + self._chance.random() * min(0.1 * call.tries, 2.0))
+                    continue
+                call.refusal = error.code.value
+            call.ended_at = self._moment()
+            break
+        self._open_count -= 1
+        self._loop.note(f"{self.name} {call} {call.refusal or 'ok'} after {call.tries}")
+        self._on_answer(call)
+
+    # --- calls that change a run ------------------------------------------------------------------------------------
+
+    async def _do_start(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self.wire.start_workflow(
+            r.StartWorkflowRequest(
+                namespace="default", workflow_id=values["id"], workflow_type="Program", task_queue=QUEUE,
+                request_id=call.request_id, input=stored(values["program"]),
+                id_conflict_policy=POLICIES[values.get("policy", "")],
+            )
+        )  # fmt: skip
+
+    async def _do_start_register(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self.wire.start_workflow(
+            r.StartWorkflowRequest(
+                namespace="default", workflow_id=values["id"], workflow_type="Register", task_queue=QUEUE,
+                request_id=call.request_id,
+            )
+        )  # fmt: skip
+
+    async def _do_signal(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._signal(call, values["id"], "add", values["number"])
+
+    async def _do_stop_register(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._signal(call, values["id"], "stop")
+
+    async def _signal(self, call: Call, workflow_id: str, name: str, *args: Any) -> Any:
+        return await self.wire.signal_workflow(
+            r.SignalWorkflowRequest(
+                namespace="default", workflow_id=workflow_id, signal_name=name, request_id=call.request_id,
+                input=stored(*args),
+            )
+        )  # fmt: skip
+
+    async def _do_signal_with_start(self, call: Call, values: dict[str, Any]) -> Any:
+        start = r.StartWorkflowRequest(
+            namespace="default", workflow_id=values["id"], workflow_type="Program", task_queue=QUEUE,
+            request_id=call.request_id, input=stored(values["program"]),
+        )  # fmt: skip
+        request = r.SignalWithStartRequest(start=start, signal_name="add", signal_input=stored(values["number"]))
+        return await self.wire.signal_with_start(request)
+
+    async def _do_cancel(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self.wire.request_cancel_workflow(
+            r.RequestCancelRequest(namespace="default", workflow_id=values["id"], request_id=call.request_id)
+        )
+
+    async def _do_terminate(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self.wire.terminate_workflow(
+            r.TerminateWorkflowRequest(namespace="default", workflow_id=values["id"], reason=call.request_id)
+        )
+
+    async def _do_update(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._update(call, values["id"], "push", values["number"])
+
+    async def _do_write(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._update(call, values["id"], "write", values["number"])
+
+    async def _do_swap(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._update(call, values["id"], "swap", values["wanted"], values["number"])
+
+    async def _update(self, call: Call, workflow_id: str, name: str, *args: Any) -> Any:
+        while True:
+            response = await self.wire.update_workflow(
+                r.UpdateWorkflowRequest(
+                    namespace="default", workflow_id=workflow_id,
+                    request=UpdateRequest(update_id=call.request_id, name=name, input=stored(*args)),
+                )
+            )  # fmt: skip
+            if response.outcome is not None:
+                return response
+
+    # --- calls that read --------------------------------------------------------------------------------------------
+
+    async def _do_read(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._query(values["id"], "read")
+
+    async def _do_query(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._query(values["id"], "seen")
+
+    async def _query(self, workflow_id: str, name: str) -> Any:
+        return await self.wire.query_workflow(
+            r.QueryWorkflowRequest(namespace="default", workflow_id=workflow_id, query_type=name)
+        )
+
+    async def _do_describe(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self.wire.describe_workflow(
+            r.DescribeWorkflowRequest(namespace="default", workflow_id=values["id"])
+        )
+
+    async def _do_history(self, call: Call, values: dict[str, Any]) -> Any:
+        """Wait for the end of the run, as somebody does who wants its result."""
+        run_id, next_id = "", 1
+        while True:
+            page = await self.wire.get_history(
+                r.GetHistoryRequest(
+                    namespace="default", workflow_id=values["id"], run_id=run_id, from_event_id=next_id,
+                    wait_new_event=True, close_event_only=True,
+                )
+            )  # fmt: skip
+            run_id = page.run_id
+            if page.events:
+                return page
+            next_id = page.next_event_id or next_id
+
+
+def stored(*values: Any) -> Any:
+    """Values as stored payloads."""
+    return to_stored_payloads(CONVERTER, values)
+
+
+def value_of(payloads: Sequence[Any]) -> Any:
+    """The one value among stored payloads."""
+    return CONVERTER.from_stored(payloads[0], None) if payloads else None

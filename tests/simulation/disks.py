@@ -1,0 +1,291 @@
+"""The disks of the simulation, and the faulty way to them.
+
+Owns: `SqliteDisk` and `ModelDisk`, which outlive the nodes, and `NodeStore`, the store as one node has it: slow, full,
+refusing, or doing what it was asked and then losing the answer. Never: what the engine does about it.
+
+How it works: a disk works in a lane of its own. A call of the engine travels there (commits in the order in which they
+were made, as the port promises; reads in any order), is done in one step, and its answer travels back. The SQLite disk
+is the real adapter with its real writer, except that the writer runs in the disk's lane and not in a thread: it takes
+everything queued by then as one group, just as it does there. A node that dies leaves what it had asked for undone, or,
+on a disk that is a server, perhaps done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import random
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from clew.ports.clock import Clock
+from clew.ports.store import CommitStatus, HistoryBatch, RunRow, RunWrite, Store, StoreFull, StoreUnavailable
+from clew.storage.sqlite import reads, tasks, writes
+from clew.storage.sqlite.commit import GroupCommitter
+from clew.storage.sqlite.connection import MEMORY, connect_writer
+from clew.storage.sqlite.schema import migrate
+from clew.storage.sqlite.search_attributes import AttributeNames
+from clew.storage.sqlite.store import SqliteStore
+from clew.storage.sqlite.threads import CallQueue, WriterThread
+from tests.simulation.clock import EPOCH
+from tests.simulation.loop import Lane, SimLoop
+from tests.simulation.model_store import ModelData, ModelStore
+
+ORDERED = frozenset({"commit_if_current"})
+"""Calls that are done in the order in which they were made."""
+
+CLOSING = frozenset({"close"})
+
+
+class StoreFaults(msgspec.Struct):
+    """How likely each misfortune is, for one call of the store.
+
+    Args:
+        refuse: It is not done.
+        lose: It is done, and the answer is an error.
+        slow: It takes up to `slow_seconds` more.
+        crash_before, crash_after: The node dies just before or just after it was done, before the answer.
+    """
+
+    refuse: float = 0.0
+    lose: float = 0.0
+    slow: float = 0.0
+    slow_seconds: float = 0.5
+    crash_before: float = 0.0
+    crash_after: float = 0.0
+
+
+class Disk(Protocol):
+    """Where what is durable lies."""
+
+    lane: Lane
+    is_server: bool
+
+    def open(self, clock: Clock) -> Store:
+        """The store, freshly opened on what the disk holds; to be called in the disk's lane."""
+        ...
+
+    def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
+        """Every run with its history, read past the store."""
+        ...
+
+    def leftovers(self) -> tuple[list[str], list[str]]:
+        """The task rows, and the undelivered messages."""
+        ...
+
+
+class ModelDisk:
+    """The model store; plays a database server, so that several nodes may have it open."""
+
+    is_server = True
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.lane = loop.lane("disk")
+        self.data = ModelData()
+
+    def open(self, clock: Clock) -> Store:
+        return ModelStore(self.data, clock.now)
+
+    def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
+        return [(run.whole(), list(run.batches)) for run in self.data.runs.values()]
+
+    def leftovers(self) -> tuple[list[str], list[str]]:
+        return [str(task) for task in self.data.tasks.values()], [str(row) for row in self.data.outbox.values()]
+
+
+class _Calls(CallQueue):
+    """The asking end of a writer that has no thread: each call makes it serve, a moment later, all that is queued."""
+
+    def __init__(self, loop: SimLoop, lane: Lane, connection: sqlite3.Connection, committer: GroupCommitter) -> None:
+        super().__init__(MEMORY, loop)
+        self._sim = loop
+        self._lane = lane
+        self._writer = WriterThread(MEMORY, loop, connection, committer)
+        self._reads = self._writes = _Waking(self._writer.calls, self._wake)  # type: ignore[assignment]
+
+    def _wake(self) -> None:
+        self._sim.post(self._lane, 0.0, self._serve)
+
+    def _serve(self) -> None:
+        try:
+            first = self._writer.calls.get_nowait()
+        except queue.Empty:
+            return  # Served with those before it.
+        assert first is not None, "the writer is never told to end"
+        self._writer._serve(first)
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+
+class _Waking:
+    """A queue that tells when something was put."""
+
+    def __init__(self, calls: Any, wake: Callable[[], None]) -> None:
+        self._calls = calls
+        self._wake = wake
+
+    def put(self, call: Any) -> None:
+        self._calls.put(call)
+        self._wake()
+
+
+class SqliteDisk:
+    """The real SQLite store, in memory, with its writer in the disk's lane."""
+
+    is_server = False
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.lane = loop.lane("disk")
+        self._loop = loop
+        self._connection = connect_writer(MEMORY, busy_timeout_ms=0, size_bytes_max=None)
+        migrate(self._connection, EPOCH.isoformat())
+        GroupCommitter.prepare(self._connection)
+
+    def open(self, clock: Clock) -> Store:
+        connection = self._connection
+        shard_count = writes.read_or_put_meta(connection, "shard_count", 1)
+        numbers = {name: writes.read_next_number(connection, name) for name in (writes.RUN_KEYS, writes.TASK_IDS)}
+        claims = tasks.TaskClaims()
+        calls = _Calls(self._loop, self.lane, connection, GroupCommitter(MEMORY, claims, AttributeNames()))
+        return SqliteStore(MEMORY, calls, shard_count, claims=claims, numbers=numbers, ownership=None, now=clock.now)
+
+    def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
+        keys = self._connection.execute("SELECT shard, run_key FROM executions").fetchall()
+        found: list[tuple[RunRow, list[HistoryBatch]]] = []
+        for shard, run_key in keys:
+            row = reads.load_run(self._connection, shard, run_key)
+            assert row is not None, "a key that was just read"
+            found.append((row, reads.read_history(self._connection, shard, run_key, 1, 1 << 40)))
+        return found
+
+    def leftovers(self) -> tuple[list[str], list[str]]:
+        tasks_left = self._connection.execute("SELECT * FROM tasks").fetchall()
+        messages = self._connection.execute("SELECT message_id, body FROM outbox").fetchall()
+        return [str(row) for row in tasks_left], [str(row) for row in messages]
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._connection.close()
+
+
+CommitSeen = Callable[[tuple[RunWrite, ...], CommitStatus], None]
+
+
+class NodeStore:
+    """The store as one node sees it.
+
+    Args:
+        loop: The simulation's.
+        disk: Where it lies.
+        store: The store opened on it.
+        lane: The node's.
+        chance: Decides latencies and faults.
+        faults: Gives the present faults.
+        is_full: Whether there is no room now.
+        on_commit: Told each unit and how it went, when it is durable.
+        crash: Ends the node.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: SimLoop,
+        disk: Disk,
+        store: Store,
+        lane: Lane,
+        chance: random.Random,
+        faults: Callable[[], StoreFaults],
+        is_full: Callable[[], bool],
+        on_commit: CommitSeen,
+        crash: Callable[[str], None],
+    ) -> None:
+        self.shard_count = store.shard_count
+        self._loop = loop
+        self._disk = disk
+        self._store = store
+        self._lane = lane
+        self._chance = chance
+        self._faults = faults
+        self._is_full = is_full
+        self._on_commit = on_commit
+        self._crash = crash
+        self._last_at = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not callable(getattr(self._store, name)):
+            return getattr(self._store, name)
+        return lambda *args, **kwargs: self._call(name, args, kwargs)
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> asyncio.Future[Any]:
+        loop, faults, chance = self._loop, self._faults(), self._chance
+        answer: asyncio.Future[Any] = loop.create_future()
+        delay = chance.choice((0.0, 0.0, 0.0005, 0.002))
+        if chance.random() < faults.slow:
+            delay += chance.random() * faults.slow_seconds
+        at = loop.time() + delay
+        if name in ORDERED or name in CLOSING:
+            at = self._last_at = max(at, self._last_at + 1e-7)
+        fate = "" if name in CLOSING else self._draw_fate(faults)
+        loop.post(self._disk.lane, at - loop.time(), self._execute, name, args, kwargs, answer, fate)
+        return answer
+
+    def _draw_fate(self, faults: StoreFaults) -> str:
+        drawn = self._chance.random()
+        for fate in ("refuse", "lose", "crash_before", "crash_after"):
+            drawn -= getattr(faults, fate)
+            if drawn < 0:
+                return fate
+        return ""
+
+    def _execute(self, name: str, args: Any, kwargs: Any, answer: asyncio.Future[Any], fate: str) -> None:
+        """In the disk's lane."""
+        if self._lane.is_dead and not (self._disk.is_server and name in ORDERED):
+            return
+        if fate == "crash_before":
+            self._crash(f"before {name}")
+            return
+        if fate == "refuse":
+            self._answer(answer, None, StoreUnavailable(f"simulated: {name} was refused"))
+            return
+        if name in ORDERED and self._is_full():
+            self._answer(answer, None, StoreFull("simulated: no room"))
+            return
+        try:
+            work = asyncio.ensure_future(getattr(self._store, name)(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - the store refused the call itself
+            self._answer(answer, None, error)
+            return
+        work.add_done_callback(lambda done: self._executed(name, args, done, answer, fate))
+
+    def _executed(
+        self, name: str, args: Any, done: asyncio.Future[Any], answer: asyncio.Future[Any], fate: str
+    ) -> None:
+        error = done.exception()
+        if error is None and name == "commit_if_current":
+            for unit, status in zip(args[0], done.result(), strict=True):
+                self._on_commit(unit, status)
+        self._loop.note(f"{self._lane.name} {name} {fate} {'' if error is None else error!r}")
+        if fate == "crash_after":
+            self._crash(f"after {name}")
+        elif fate == "lose":
+            self._answer(answer, None, StoreUnavailable(f"simulated: the answer to {name} was lost"))
+        elif error is not None:
+            self._answer(answer, None, error)
+        else:
+            self._answer(answer, done.result(), None)
+
+    def _answer(self, answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+        self._loop.post(self._lane, self._chance.choice((0.0, 0.0, 0.001)), _settle, answer, value, error)
+
+
+def _settle(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)

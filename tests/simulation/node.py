@@ -1,0 +1,116 @@
+"""One incarnation of an engine node.
+
+Owns: `Node`: the real engine in a lane, from its start to its stop or death. Never: when it dies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from clew.engine import Engine
+from clew.ports.store import StoreError
+from tests.simulation.clock import SimClock, SimEntropy
+from tests.simulation.disks import CommitSeen, Disk, NodeStore, StoreFaults
+from tests.simulation.loop import Lane, SimLoop
+from tests.simulation.wire import Wire
+
+
+class Node:
+    """See the module docstring.
+
+    Args:
+        name: Unique for this incarnation.
+        on_ready: Called when it serves.
+        on_dead: Called when it has died.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: SimLoop,
+        disk: Disk,
+        chance: random.Random,
+        clock_offset: float,
+        faults: Callable[[], StoreFaults],
+        is_full: Callable[[], bool],
+        on_commit: CommitSeen,
+        on_ready: Callable[[Node], None],
+        on_dead: Callable[[Node], None],
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.lane: Lane = loop.lane(name)
+        self.clock = SimClock(loop, clock_offset)
+        self.engine: Engine
+        self.is_serving = False
+        self.wires: dict[Wire, None] = {}
+        """Those who talk to it."""
+        self._disk = disk
+        self._chance = chance
+        self._faults = faults
+        self._is_full = is_full
+        self._on_commit = on_commit
+        self._on_ready = on_ready
+        self._on_dead = on_dead
+
+    def start(self) -> None:
+        """Open the store, and the engine on it."""
+        self.loop.post(self._disk.lane, 0.001, self._open)
+
+    def _open(self) -> None:
+        """In the disk's lane."""
+        if not self.lane.is_dead:
+            self.loop.spawn(self.lane, self._run(self._disk.open(self.clock)))
+
+    async def _run(self, opened: Any) -> None:
+        store = NodeStore(
+            loop=self.loop,
+            disk=self._disk,
+            store=opened,
+            lane=self.lane,
+            chance=self._chance,
+            faults=self._faults,
+            is_full=self._is_full,
+            on_commit=self._on_commit,
+            crash=self.crash,
+        )
+        engine = Engine(
+            store,  # type: ignore[arg-type]
+            clock=self.clock,
+            entropy=SimEntropy(self.loop, self._chance),
+            node_id=self.name,
+        )
+        try:
+            await engine.start()
+        except Exception as error:
+            if not isinstance(error, StoreError) and not getattr(error, "is_retryable", False):
+                raise
+            self.crash(f"could not start: {error!r}")
+            return
+        self.engine = engine
+        self.is_serving = True
+        self._on_ready(self)
+
+    def crash(self, why: str) -> None:
+        """It dies here and now."""
+        if self.lane.is_dead:
+            return
+        self.is_serving = False
+        self.loop.note(f"crash {self.name} {why}")
+        self.loop.kill(self.lane)
+        self._end()
+
+    async def stop(self) -> None:
+        """It stops in order; to be awaited in its lane."""
+        self.is_serving = False
+        await self.engine.stop()
+        self.loop.kill(self.lane)
+        self._end()
+
+    def _end(self) -> None:
+        for wire in list(self.wires):
+            wire.lose(self._chance.choice((0.0, 0.01, 0.5)), 0.0)
+        self.loop.post(self.loop.root, 0.0, self._on_dead, self)

@@ -1,0 +1,247 @@
+"""What one simulation does: made from a seed, written as JSON, and small enough to be cut down.
+
+Owns: `Plan`, its generation (`make_plan`), and the swarm: each seed switches some kinds of step and fault off, so that
+those left meet more often than if all were always on. Never: runs anything.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from tests.simulation.disks import StoreFaults
+from tests.simulation.wire import WireFaults
+
+STEP_KINDS = (
+    "act", "once", "local", "sleep", "all", "race", "wait", "child", "failing_child", "leave", "tell", "stop", "patch",
+    "transfer", "renew", "fail",
+)  # fmt: skip
+OP_KINDS = ("signal", "update", "query", "cancel", "terminate", "describe", "signal_with_start", "history")
+FAULT_KINDS = (
+    "crash_node", "stop_node", "freeze_node", "crash_worker", "freeze_worker", "cut_worker", "cut_client", "full_disk",
+    "jump_clock", "pause_disk",
+)  # fmt: skip
+
+ACCOUNTS = ("a", "b", "c")
+
+
+class Action(msgspec.Struct, frozen=True):
+    """Something that happens at a time: a client's call or a fault."""
+
+    at: float
+    kind: str
+    who: int = 0
+    values: dict[str, Any] = {}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A whole simulation.
+
+    Args:
+        seed: Decides all that the plan leaves open.
+        store: ``model`` or ``sqlite``.
+        workers: How many.
+        clients: How many.
+        cached_runs: Of each worker.
+        slots: Of each worker, for each kind of task.
+        store_faults, wire_faults: Misfortunes while there are faults.
+        calls: What clients do.
+        faults: What happens to processes.
+        skew: Each incarnation of a node starts with its clock off by up to so many seconds.
+        seconds: How long faults go on.
+    """
+
+    seed: int
+    store: str
+    workers: int
+    clients: int
+    cached_runs: int
+    slots: int
+    store_faults: StoreFaults
+    wire_faults: WireFaults
+    calls: tuple[Action, ...]
+    faults: tuple[Action, ...]
+    skew: float = 0.0
+    seconds: float = 30.0
+
+
+def make_plan(seed: int, store: str = "") -> Plan:
+    """The plan of a seed.
+
+    Args:
+        seed: Any number.
+        store: ``model`` or ``sqlite``; by default the seed decides.
+    """
+    chance = random.Random(f"plan:{seed}")
+    drawn_store = chance.choice(("model", "sqlite"))
+    seconds = chance.choice((5.0, 20.0, 60.0))
+    maker = _Maker(chance, seconds)
+    calm = chance.random() < 0.1
+    return Plan(
+        seed=seed,
+        store=store or drawn_store,
+        workers=chance.choice((1, 1, 2, 3)),
+        clients=chance.choice((1, 2, 3)),
+        cached_runs=chance.choice((0, 1, 1000, 1000)),
+        slots=chance.choice((1, 2, 10, 100)),
+        store_faults=StoreFaults() if calm else maker.store_faults(),
+        wire_faults=WireFaults() if calm else maker.wire_faults(),
+        calls=maker.calls(),
+        faults=() if calm else maker.faults(),
+        skew=chance.choice((0.0, 0.0, 0.5, 5.0)),
+        seconds=seconds,
+    )
+
+
+class _Maker:
+    """Draws the parts of a plan."""
+
+    def __init__(self, chance: random.Random, seconds: float) -> None:
+        self._chance = chance
+        self._seconds = seconds
+        self._count = 0
+        self._steps = self._some(STEP_KINDS, "act")
+        self._ops = self._some(OP_KINDS, "signal")
+        self._faults = self._some(FAULT_KINDS, "crash_node")
+        self._roots: list[str] = []
+
+    def _some(self, kinds: tuple[str, ...], always: str) -> list[str]:
+        share = self._chance.choice((0.3, 0.6, 1.0))
+        return [kind for kind in kinds if kind == always or self._chance.random() < share]
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    # --- misfortunes ------------------------------------------------------------------------------------------------
+
+    def store_faults(self) -> StoreFaults:
+        rate = self._chance.choice((0.0, 0.01, 0.05, 0.2))
+        return StoreFaults(
+            refuse=rate * self._chance.random(),
+            lose=rate * self._chance.random(),
+            slow=self._chance.choice((0.0, 0.05, 0.5)),
+            slow_seconds=self._chance.choice((0.01, 0.2, 2.0)),
+            crash_before=rate * self._chance.random() * 0.2,
+            crash_after=rate * self._chance.random() * 0.2,
+        )
+
+    def wire_faults(self) -> WireFaults:
+        rate = self._chance.choice((0.0, 0.05, 0.2))
+        return WireFaults(
+            slow=self._chance.choice((0.0, 0.05, 0.5)),
+            slow_seconds=self._chance.choice((0.01, 0.2, 3.0)),
+            twice=rate * self._chance.random(),
+            lose=rate * self._chance.random(),
+        )
+
+    def faults(self) -> tuple[Action, ...]:
+        chance = self._chance
+        actions: list[Action] = []
+        for _ in range(chance.choice((0, 1, 3, 8))):
+            kind = chance.choice(self._faults)
+            values: dict[str, Any] = {"seconds": round(chance.choice((0.05, 1.0, 12.0)) * (0.5 + chance.random()), 3)}
+            if kind.startswith("cut"):
+                values["here"] = round(chance.choice((0.0, 0.5, 5.0)) * chance.random(), 3)
+                values["there"] = round(chance.choice((0.0, 0.5, 15.0)) * chance.random(), 3)
+            if kind == "jump_clock":
+                values["by"] = round(chance.choice((-3600.0, -5.0, -0.5, 0.5, 5.0, 60.0)) * chance.random(), 3)
+            at = round(chance.random() * self._seconds, 3)
+            actions.append(Action(at=at, kind=kind, who=chance.randrange(3), values=values))
+        return tuple(sorted(actions, key=lambda action: action.at))
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def calls(self) -> tuple[Action, ...]:
+        chance = self._chance
+        actions: list[Action] = []
+        for number in range(chance.choice((1, 3, 6))):
+            workflow_id = f"w{number}"
+            self._roots.append(workflow_id)
+            at = round(chance.random() * self._seconds * 0.5, 3)
+            values = {
+                "id": workflow_id,
+                "program": self.program(2),
+                "policy": chance.choice(("", "", "use", "replace")),
+            }
+            actions.append(Action(at=at, kind="start", who=chance.randrange(3), values=values))
+            for _ in range(chance.choice((0, 2, 5))):
+                actions.append(self._call(at, workflow_id))
+        if chance.random() < 0.5:
+            actions += self._register()
+        return tuple(sorted(actions, key=lambda action: action.at))
+
+    def _call(self, start_at: float, workflow_id: str) -> Action:
+        chance = self._chance
+        kind = chance.choice(self._ops)
+        values: dict[str, Any] = {"id": workflow_id, "number": self._next()}
+        if kind == "update" and chance.random() < 0.2:
+            values["number"] = -values["number"]
+        if kind == "signal_with_start":
+            values["program"] = self.program(1)
+        at = round(start_at + 0.001 + chance.random() * (self._seconds - start_at), 3)
+        return Action(at=at, kind=kind, who=chance.randrange(3), values=values)
+
+    def _register(self) -> list[Action]:
+        chance = self._chance
+        start_at = round(chance.random() * self._seconds * 0.2, 3)
+        actions = [Action(at=start_at, kind="start_register", values={"id": "register"})]
+        spread = chance.choice((0.2, 2.0, 0.8 * self._seconds))
+        for _ in range(chance.choice((4, 10, 16))):
+            kind = chance.choice(("write", "read", "swap"))
+            values = {"id": "register", "number": chance.randrange(1, 6), "wanted": chance.randrange(0, 4)}
+            at = round(start_at + 0.01 + chance.random() * spread, 3)
+            actions.append(Action(at=at, kind=kind, who=chance.randrange(3), values=values))
+        return actions
+
+    # --- programs ---------------------------------------------------------------------------------------------------
+
+    def program(self, depth: int) -> dict[str, Any]:
+        return {"steps": [self._step(depth) for _ in range(self._chance.choice((1, 2, 4, 8)))]}
+
+    def _step(self, depth: int) -> dict[str, Any]:
+        chance = self._chance
+        kind = chance.choice(self._steps)
+        if kind in ("all", "child", "failing_child", "leave") and depth == 0:
+            kind = "act"
+        if kind == "fail" and chance.random() < 0.7:
+            kind = "sleep"
+        step: dict[str, Any] = {"do": kind}
+        match kind:
+            case "act" | "once" | "race" | "local":
+                step |= self._activity()
+                if kind == "race":
+                    step["seconds"] = round(chance.choice((0.0, 0.1, 1.0, 5.0)), 3)
+            case "sleep":
+                step |= {"seconds": round(chance.choice((0.0, 0.01, 0.5, 10.0)) * (1 + chance.random()), 3), "value": 1}
+            case "all":
+                inner = [self._step(depth - 1) for _ in range(chance.choice((2, 3, 6)))]
+                # To go on as a new run with work of its own under way is not what this is about.
+                step["steps"] = [one if one["do"] != "renew" else {"do": "act", **self._activity()} for one in inner]
+            case "wait":
+                step |= {"count": chance.choice((1, 2)), "seconds": chance.choice((0.5, 5.0))}
+            case "child" | "failing_child" | "leave":
+                step |= {"id": f"c{self._next()}", "program": self.program(depth - 1)}
+                step["policy"] = chance.choice(("TERMINATE", "ABANDON", "REQUEST_CANCEL"))
+            case "tell" | "stop":
+                step |= {"to": chance.choice([*self._roots, f"c{max(self._count, 1)}"]), "number": self._next()}
+            case "patch":
+                step |= {"id": f"p{chance.randrange(3)}", "value": 1}
+            case "transfer":
+                source, target = chance.sample(ACCOUNTS, 2)
+                step |= {"source": source, "target": target, "amount": chance.randrange(1, 50)}
+                step["seconds"] = chance.choice((0.0, 0.5))
+            case _:
+                pass
+        return step
+
+    def _activity(self) -> dict[str, Any]:
+        chance = self._chance
+        return {
+            "value": self._next(),
+            "takes": round(chance.choice((0.0, 0.01, 0.3, 4.0)) * (0.5 + chance.random()), 3),
+            "fails": chance.choice((0, 0, 0, 1, 3)),
+            "heartbeat": chance.choice((0, 0, 1.0)),
+        }

@@ -1,0 +1,150 @@
+"""What was committed, as seen from outside the engine, and the laws that can be told at once.
+
+Owns: `Record`: the log of every run, kept from the commits as they become durable, and the facts that an
+acknowledgement must rest on. Never: asks the engine.
+
+How it works: each committed unit is compared with what was there: event ids go on without a gap, nothing follows a
+close, a version grows by one from where it was, one workflow id has one open run. When a caller is answered, the log
+must hold what was acknowledged (law 3).
+"""
+
+from __future__ import annotations
+
+from clew.core.codec import decode_state
+from clew.core.state import ExecutionState
+from clew.model import events as e
+from clew.model.policies import WorkflowExecutionStatus
+from clew.ports.store import CommitStatus, PendingItem, RunWrite
+
+
+class LawBroken(AssertionError):
+    """A law of the design does not hold; the message names it."""
+
+
+class RunLog:
+    """One run, as committed."""
+
+    def __init__(self, write: RunWrite) -> None:
+        self.run_key = write.run_key
+        self.workflow_id = write.workflow_id
+        self.run_id = write.run_id
+        self.version = 0
+        self.status = WorkflowExecutionStatus.RUNNING
+        self.events: list[e.Event] = []
+        self.state_bytes = b""
+        self.items: dict[tuple[int, int], PendingItem] = {}
+
+    def state(self) -> ExecutionState:
+        """The snapshot that was stored last."""
+        items = [(item.kind, item.item_id, item.data) for item in self.items.values()]
+        return decode_state(self.state_bytes, items)
+
+    @property
+    def is_open(self) -> bool:
+        return self.status.is_open
+
+
+class Record:
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, RunLog] = {}
+        self.by_run_id: dict[str, RunLog] = {}
+        self.open_runs: dict[str, int] = {}
+        self.commits = 0
+        self.conflicts = 0
+        self.broken: list[str] = []
+        """Laws found broken in a callback that must not raise."""
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def note(self, unit: tuple[RunWrite, ...], status: CommitStatus) -> None:
+        """A unit is durable, or lost its guard."""
+        if status is not CommitStatus.COMMITTED:
+            self.conflicts += 1
+            return
+        self.commits += 1
+        try:
+            for write in unit:
+                self._note_write(write)
+            for write in unit:
+                self._note_open(write)
+        except LawBroken as broken:
+            self.broken.append(str(broken))
+
+    def _note_write(self, write: RunWrite) -> None:
+        run = self.runs.get(write.run_key)
+        if run is None:
+            if write.run_id in self.by_run_id:
+                raise LawBroken(f"law 1: run id {write.run_id} is given twice")
+            run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write)
+        if write.expected_version != run.version:
+            raise LawBroken(
+                f"law 2: a write of run {run.workflow_id} decided on version {write.expected_version} was committed "
+                f"over version {run.version}"
+            )
+        run.version = write.version
+        for batch in write.batches:
+            self._note_events(run, list(e.decode_events(batch.events)), batch.first_event_id, batch.last_event_id)
+        run.status = write.status
+        run.state_bytes = write.state
+        for key in write.items_delete:
+            run.items.pop(key, None)
+        for item in write.items_put:
+            run.items[item.kind, item.item_id] = item
+
+    def _note_events(self, run: RunLog, events: list[e.Event], first: int, last: int) -> None:
+        if run.events and type(run.events[-1]) in CLOSES:
+            raise LawBroken(f"law 1: {type(events[0]).__name__} follows the close of run {run.workflow_id}")
+        wanted = list(range(len(run.events) + 1, len(run.events) + 1 + len(events)))
+        if [event.event_id for event in events] != wanted or (first, last) != (wanted[0], wanted[-1]):
+            raise LawBroken(f"law 1: events {first}-{last} of {run.workflow_id} follow event {len(run.events)}")
+        run.events += events
+
+    def _note_open(self, write: RunWrite) -> None:
+        before = self.open_runs.get(write.workflow_id)
+        if write.status.is_open:
+            if before is not None and before != write.run_key:
+                raise LawBroken(f"law 4: runs {before} and {write.run_key} of {write.workflow_id} are open at once")
+            self.open_runs[write.workflow_id] = write.run_key
+        elif before == write.run_key:
+            del self.open_runs[write.workflow_id]
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def runs_of(self, workflow_id: str) -> list[RunLog]:
+        """All runs of a workflow id, oldest first."""
+        return [run for _, run in sorted(self.runs.items()) if run.workflow_id == workflow_id]
+
+    def signals_of(self, workflow_id: str, request_id: str) -> int:
+        """How often a signal is recorded: in history, or durably on its way into it."""
+        count = 0
+        for run in self.runs_of(workflow_id):
+            found = [event for event in run.events if _is_signal(event, request_id)]
+            if run.is_open:
+                found += [event for event in run.state().buffered_events if _is_signal(event, request_id)]
+            count += len(found)
+        return count
+
+    def updates_of(self, workflow_id: str, update_id: str) -> list[e.WorkflowExecutionUpdateCompleted]:
+        """The recorded outcomes of an update."""
+        return [
+            event
+            for run in self.runs_of(workflow_id)
+            for event in run.events
+            if isinstance(event, e.WorkflowExecutionUpdateCompleted) and event.update_id == update_id
+        ]
+
+
+CLOSES = (
+    e.WorkflowExecutionCompleted,
+    e.WorkflowExecutionFailed,
+    e.WorkflowExecutionTimedOut,
+    e.WorkflowExecutionCanceled,
+    e.WorkflowExecutionTerminated,
+    e.WorkflowExecutionContinuedAsNew,
+)
+
+
+def _is_signal(event: object, request_id: str) -> bool:
+    return isinstance(event, e.WorkflowExecutionSignaled) and event.request_id == request_id

@@ -1,0 +1,307 @@
+"""The simulated world: a disk, a node that comes and goes, workers, clients, and the misfortunes of a plan.
+
+Owns: `World`: who lives, when what happens, and the course of a simulation: faults first, then quiet until everything
+is closed. Never: judges the end (``checkers`` does), nor what each part does.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.clients import Call, SimClient
+from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
+from tests.simulation.loop import SimLoop
+from tests.simulation.node import Node
+from tests.simulation.outside import Outside
+from tests.simulation.plan import ACCOUNTS, Action, Plan
+from tests.simulation.record import LawBroken, Record
+from tests.simulation.wire import Wire, WireFaults
+from tests.simulation.workers import SimWorker
+
+QUIET_SECONDS_MAX = 1_800.0
+"""How long everything may take to close once there are no more faults: many times the longest timeout in a program."""
+
+NO_STORE_FAULTS = StoreFaults()
+NO_WIRE_FAULTS = WireFaults()
+
+
+class NotClosed(AssertionError):
+    """Faults are over, time passes, and something is still open."""
+
+
+class _Place:
+    """Where a worker lives, incarnation by incarnation."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.incarnation = 0
+        self.worker: SimWorker | None = None
+
+
+class World:
+    """See the module docstring."""
+
+    def __init__(self, plan: Plan, *, keeps_log: bool = False) -> None:
+        self.plan = plan
+        self.loop = SimLoop(self.chance("order"))
+        if keeps_log:
+            self.loop.log = []
+        self.record = Record()
+        self.outside = Outside(ACCOUNTS)
+        self.disk: Disk = ModelDisk(self.loop) if plan.store == "model" else SqliteDisk(self.loop)
+        self.node: Node | None = None
+        self.has_faults = True
+        self.is_full = False
+        self.wires: list[Wire] = []
+        self.clients: list[SimClient] = []
+        self.places = [_Place(number) for number in range(plan.workers)]
+        self.incarnations = 0
+        self._moments = 0
+        self._calls_made = 0
+        self._faults_chance = self.chance("faults")
+
+    def chance(self, name: str) -> random.Random:
+        """A stream of chance of its own, so that one more draw here changes nothing there."""
+        return random.Random(f"{name}:{self.plan.seed}")
+
+    # --- the course -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """From the beginning to the end.
+
+        Raises:
+            LawBroken: At the moment it is seen.
+            NotClosed: Something does not come to an end.
+        """
+        plan, loop = self.plan, self.loop
+        logging.disable(logging.CRITICAL)
+        try:
+            loop.post(loop.root, 0.0, self._begin)
+            loop.run(self._is_broken, seconds_max=plan.seconds)
+            self.raise_broken()
+            self.has_faults = False
+            self.is_full = False
+            loop.post(loop.root, 0.0, self._quiet)
+            loop.run(lambda: self._is_broken() or self.is_over(), seconds_max=QUIET_SECONDS_MAX)
+            self.raise_broken()
+            if not self.is_over():
+                raise NotClosed("; ".join(self.what_is_open()))
+            # What is left to do when everything is closed (parents are told, rows are dropped) is done in this time.
+            loop.run(self._is_broken, seconds_max=200.0)
+            self.raise_broken()
+        finally:
+            logging.disable(logging.NOTSET)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.loop.shut()
+        if isinstance(self.disk, SqliteDisk):
+            self.disk.close()
+
+    def _begin(self) -> None:
+        self._start_node()
+        for place in self.places:
+            self._start_worker(place)
+        for number in range(self.plan.clients):
+            lane = self.loop.lane(f"client{number}")
+            name = f"client{number}"
+            client = SimClient(
+                name, loop=self.loop, lane=lane, wire=self._wire(lane), chance=self.chance(name), moment=self.moment,
+                on_answer=self._check_answer,
+            )  # fmt: skip
+            self.clients.append(client)
+        for call in self.plan.calls:
+            self.loop.post(self.loop.root, call.at, self._call, call)
+        for fault in self.plan.faults:
+            self.loop.post(self.loop.root, fault.at, self._misfortune, fault)
+
+    def _call(self, action: Action) -> None:
+        self._calls_made += 1
+        client = self.clients[action.who % len(self.clients)]
+        self.loop.post(client.lane, 0.0, client.make, action, self._calls_made)
+
+    def _quiet(self) -> None:
+        """Faults are over: whoever waits for something that only a client ends is told to end."""
+        if any(action.kind == "start_register" for action in self.plan.calls):
+            self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+        self.loop.post(self.loop.root, 60.0, self._cut_short)
+
+    def _cut_short(self) -> None:
+        """Once more, for a register that was started by a call which came late."""
+        if "register" in self.record.open_runs:
+            self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+
+    def is_over(self) -> bool:
+        """Whether every call is answered and every run is closed."""
+        return (
+            self._calls_made >= len(self.plan.calls)
+            and all(client.is_idle for client in self.clients)
+            and not self.record.open_runs
+            and self.node is not None
+            and self.node.is_serving
+        )
+
+    def what_is_open(self) -> list[str]:
+        """In words."""
+        open_runs = [
+            f"run {run.workflow_id} after {[type(event).__name__ for event in run.events[-4:]]}"
+            for run in self.record.runs.values()
+            if run.is_open
+        ]
+        calls = [f"call {call}" for client in self.clients for call in client.calls if call.ended_at is None]
+        return [*open_runs, *calls, f"node {self.node.name if self.node else None}"]
+
+    def moment(self) -> tuple[float, int]:
+        """Now, in a form that also orders what happens at one instant."""
+        self._moments += 1
+        return (self.loop.time(), self._moments)
+
+    # --- broken laws ------------------------------------------------------------------------------------------------
+
+    def _is_broken(self) -> bool:
+        return bool(self.record.broken or self.outside.complaints or self.loop.errors)
+
+    def raise_broken(self) -> None:
+        """Raise the first law that was found broken."""
+        if self.loop.errors:
+            context = self.loop.errors[0]
+            raise LawBroken(f"an error that nobody takes: {context.get('message')}") from context.get("exception")
+        for text in (*self.record.broken, *self.outside.complaints):
+            raise LawBroken(text)
+
+    def _check_answer(self, call: Call) -> None:
+        """What was acknowledged is durable at that moment (law 3)."""
+        if not call.is_ok:
+            return
+        values, record = call.action.values, self.record
+        missing = ""
+        match call.action.kind:
+            case "start" | "start_register":
+                if call.answer.run_id not in record.by_run_id:
+                    missing = f"run {call.answer.run_id}"
+            case "signal" | "stop_register" | "signal_with_start":
+                if record.signals_of(values["id"], call.request_id) < 1:
+                    missing = (
+                        f"signal {call.request_id}, recorded {record.signals_of(values['id'], call.request_id)} times"
+                    )
+            case "update" | "write" | "swap":
+                found = record.updates_of(values["id"], call.request_id)
+                is_refusal = call.answer.outcome.failure is not None
+                if len(found) > 1 or (not found and not is_refusal):
+                    missing = f"update {call.request_id}, recorded {len(found)} times"
+                elif found and found[0].outcome != call.answer.outcome:
+                    missing = f"outcome {call.answer.outcome} of update {call.request_id}; recorded: {found[0].outcome}"
+            case _:
+                pass
+        if missing:
+            record.broken.append(f"law 3: answered, but the store does not hold {missing}")
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def _wire(self, lane: Any) -> Wire:
+        wire = Wire(
+            loop=self.loop, lane=lane, node=self._serving, chance=self.chance(f"wire:{lane.name}"),
+            faults=lambda: self.plan.wire_faults if self.has_faults else NO_WIRE_FAULTS,
+        )  # fmt: skip
+        self.wires.append(wire)
+        return wire
+
+    def _serving(self) -> Node | None:
+        return self.node if self.node is not None and self.node.is_serving else None
+
+    def _start_node(self) -> None:
+        self.incarnations += 1
+        name = f"node{self.incarnations}"
+        chance = self.chance(name)
+        self.node = Node(
+            name,
+            loop=self.loop,
+            disk=self.disk,
+            chance=chance,
+            clock_offset=self.plan.skew * (2 * chance.random() - 1),
+            faults=lambda: self.plan.store_faults if self.has_faults else NO_STORE_FAULTS,
+            is_full=lambda: self.is_full,
+            on_commit=self.record.note,
+            on_ready=lambda node: None,
+            on_dead=self._node_died,
+        )
+        self.node.start()
+
+    def _node_died(self, node: Node) -> None:
+        if node is self.node:
+            pause = self._faults_chance.choice((0.0, 0.05, 2.0)) if self.has_faults else 0.0
+            self.loop.post(self.loop.root, pause, self._start_node)
+
+    def _start_worker(self, place: _Place) -> None:
+        place.incarnation += 1
+        name = f"worker{place.number}.{place.incarnation}"
+        lane = self.loop.lane(name)
+        worker = SimWorker(
+            name, loop=self.loop, lane=lane, wire=self._wire(lane), chance=self.chance(name), outside=self.outside,
+            cached_runs=self.plan.cached_runs, slots=self.plan.slots,
+        )  # fmt: skip
+        place.worker = worker
+        worker.start()
+
+    # --- misfortunes ------------------------------------------------------------------------------------------------
+
+    def _misfortune(self, action: Action) -> None:
+        self.loop.note(f"misfortune {action.kind} {action.who} {action.values}")
+        act: Callable[[Action], None] = getattr(self, f"_do_{action.kind}")
+        act(action)
+
+    def _do_crash_node(self, action: Action) -> None:
+        if self.node is not None:
+            self.node.crash("by the plan")
+
+    def _do_stop_node(self, action: Action) -> None:
+        node = self._serving()
+        if node is not None:
+            self.loop.spawn(node.lane, node.stop())
+
+    def _do_freeze_node(self, action: Action) -> None:
+        if self.node is not None and not self.node.lane.is_dead:
+            self.loop.freeze(self.node.lane, action.values["seconds"])
+
+    def _place(self, action: Action) -> _Place:
+        return self.places[action.who % len(self.places)]
+
+    def _do_crash_worker(self, action: Action) -> None:
+        place = self._place(action)
+        worker, place.worker = place.worker, None
+        if worker is None:
+            return
+        self.loop.kill(worker.lane)
+        worker.wire.lose(0.0, self._faults_chance.choice((0.0, 0.01, 1.0)))
+        self.loop.post(self.loop.root, action.values["seconds"], self._start_worker, place)
+
+    def _do_freeze_worker(self, action: Action) -> None:
+        worker = self._place(action).worker
+        if worker is not None:
+            self.loop.freeze(worker.lane, action.values["seconds"])
+
+    def _do_cut_worker(self, action: Action) -> None:
+        worker = self._place(action).worker
+        if worker is not None:
+            worker.wire.cut(action.values["seconds"], action.values["here"], action.values["there"])
+
+    def _do_cut_client(self, action: Action) -> None:
+        client = self.clients[action.who % len(self.clients)]
+        client.wire.cut(action.values["seconds"], action.values["here"], action.values["there"])
+
+    def _do_full_disk(self, action: Action) -> None:
+        self.is_full = True
+        self.loop.post(self.loop.root, action.values["seconds"], self._make_room)
+
+    def _make_room(self) -> None:
+        self.is_full = False
+
+    def _do_pause_disk(self, action: Action) -> None:
+        self.loop.freeze(self.disk.lane, action.values["seconds"])
+
+    def _do_jump_clock(self, action: Action) -> None:
+        if self.node is not None:
+            self.node.clock.jump(action.values["by"])
