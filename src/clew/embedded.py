@@ -24,6 +24,9 @@ from clew.adapters import SystemClock, SystemEntropy, to_ns
 from clew.bridge import ServiceThread
 from clew.collector import settle_collector
 from clew.engine import Engine
+from clew.link.frames import LinkOptions
+from clew.link.server import LinkServer
+from clew.link.unix import SocketPath, UnixListener
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports import store as ports
@@ -40,6 +43,12 @@ MEMORY: Final = ":memory:"
 
 _EXIT_SECONDS_MAX: Final = 5.0
 """How long a program that did not close its clients is held up at its end, so that what was accepted gets on disk."""
+
+_LEAVE_SECONDS_MAX: Final = 2.0
+"""How long a stop waits for other processes to end the reports that they have under way."""
+
+_DOOR_OPTIONS: Final = LinkOptions(resume_seconds=0.0, release_seconds=0.0)
+"""Between two processes of one machine no connection breaks by itself: when it is gone, so is the process."""
 
 _log: Final = logging.getLogger("clew.service")
 
@@ -58,6 +67,7 @@ async def connect_embedded(
     clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
     entropy: Entropy | None = None,
     wrap_store: Callable[[ports.Store], ports.Store] = _as_it_is,
+    is_joinable: bool = False,
 ) -> EmbeddedConnection:
     """Open an engine in this process on a SQLite file or a PostgreSQL database, or share the one that is open.
 
@@ -67,13 +77,14 @@ async def connect_embedded(
         clock: Makes the engine's clock for its loop (tests pass a skipping one).
         entropy: Source of ids and secrets; the operating system's when not given.
         wrap_store: Gets the opened store and gives what the engine uses in its place (tests put faults in between).
+        is_joinable: Let other processes join, over a Unix socket beside the file; as the first connection says.
 
     Raises:
         RPCError: The file cannot be used: another process owns it, it is not a Clew store, no room, no permission.
     """
     key = _canonical(place)
     while True:
-        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store))
+        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store, is_joinable))
         if host is None:
             assert going is not None, "either a host to join or one whose end is awaited"
             await asyncio.wrap_future(going)
@@ -125,12 +136,14 @@ class _Host:
         clock: Callable[[asyncio.AbstractEventLoop], Clock],
         entropy: Entropy | None,
         wrap_store: Callable[[ports.Store], ports.Store],
+        is_joinable: bool,
     ) -> None:
         self.key = key
         self.name = name_of(key)
         """The key for people."""
         self.limits = limits
         self._wrap_store = wrap_store
+        self._is_joinable = is_joinable and key != MEMORY and not is_shared(key)
         self.users_count = 0
         self.started: Future[None] = Future()
         self.stopped: Future[None] = Future()
@@ -185,16 +198,55 @@ class _Host:
             await store.close()
             raise
         self.engine = engine
+        door = await self._open_door(engine)
         settle_collector()
         self.started.set_result(None)
         await release_wanted.wait()
+        if door is not None:
+            await door.close()
         await engine.stop()
+
+    async def _open_door(self, engine: Engine) -> _Door | None:
+        """Let other processes in, where that is wanted and possible."""
+        where = SocketPath.beside(self.key) if self._is_joinable else None
+        if where is None:
+            return None
+        server = LinkServer(
+            engine,
+            node=engine.node_id,
+            new_token=lambda: self._entropy.token(16).hex(),
+            now_ns=lambda: to_ns(self.clock.now()),
+            limits=self.limits,
+            options=_DOOR_OPTIONS,
+        )
+        try:
+            return _Door(server, await UnixListener.open(where, server))
+        except OSError as error:
+            # The store can be used all the same, by this process alone.
+            _log.warning("engine.not_joinable socket=%s error=%s", where.path, error)
+            return None
 
     def _forget(self) -> None:
         with _hosts_lock:
             self.users_count = 0
             if _hosts.get(self.key) is self:
                 del _hosts[self.key]
+
+
+@final
+class _Door:
+    """The way in for other processes."""
+
+    def __init__(self, server: LinkServer, listener: UnixListener) -> None:
+        self._server = server
+        self._listener = listener
+
+    async def close(self) -> None:
+        """Send everybody away; they find another owner, or one of them becomes it."""
+        self._listener.close()
+        self._server.drain("the process that owns the file stops")
+        await self._server.wait_drained(_LEAVE_SECONDS_MAX)
+        self._server.close()
 
 
 @final

@@ -26,6 +26,9 @@ from clew.service.tls import TLSConfig
 
 T = TypeVar("T")
 
+CONNECT_SECONDS_MAX: Final = 5.0
+PATIENCE_SECONDS: Final = 10.0
+
 _END_SECONDS_MAX: Final = 5.0
 
 Token = Callable[[], Awaitable[str]]
@@ -38,7 +41,8 @@ async def connect_server(
     tls: TLSConfig | None = None,
     token: Token | None = None,
     identity: str = "",
-    patience_seconds: float | None = None,
+    connect_seconds: float = CONNECT_SECONDS_MAX,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> LinkedConnection:
     """Connect to one of the nodes of a server, and stay connected to one.
 
@@ -47,7 +51,8 @@ async def connect_server(
         tls: How to speak TLS; plain TCP when not given.
         token: Gives the credentials.
         identity: Who this is, for people.
-        patience_seconds: How long a call waits for a connection.
+        connect_seconds: How long to try.
+        patience_seconds: How long a call waits for a connection, when the first is lost.
 
     Raises:
         RPCError: No node can be reached, or it refuses this client.
@@ -60,7 +65,13 @@ async def connect_server(
     dial = WebSocketDial([Node(host, port, context, domain) for host, port in nodes], chance=chance)
     names = ",".join(f"{host}:{port}" for host, port in nodes)
     return await connect_over(
-        dial, name=names, address=names, token=token, identity=identity, patience_seconds=patience_seconds
+        dial,
+        name=names,
+        address=names,
+        token=token,
+        identity=identity,
+        connect_seconds=connect_seconds,
+        patience_seconds=patience_seconds,
     )
 
 
@@ -71,12 +82,11 @@ async def connect_over(
     address: str,
     token: Token | None = None,
     identity: str = "",
-    patience_seconds: float | None = None,
+    connect_seconds: float = CONNECT_SECONDS_MAX,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> LinkedConnection:
     """Connect with the given way to dial; see `connect_server`."""
-    options = ClientOptions(identity=identity)
-    if patience_seconds is not None:
-        options = ClientOptions(identity=identity, patience_seconds=patience_seconds, connect_seconds=patience_seconds)
+    options = ClientOptions(identity=identity, patience_seconds=patience_seconds, connect_seconds=connect_seconds)
     thread = ServiceThread(f"clew-link:{name}"[:60])
 
     async def start(_: None) -> LinkClient:

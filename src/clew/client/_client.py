@@ -418,9 +418,14 @@ async def _connect(config: ConnectConfig) -> Connection:
         return await connect_server(
             target.nodes, tls=config.tls_config(), token=config.token, identity=config.identity or ""
         )
-    from clew.embedded import connect_embedded  # the engine is loaded only by those who run one
+    # The engine is loaded only by those who run one.
+    if isinstance(target, PostgresTarget):
+        from clew.embedded import connect_embedded
 
-    return await connect_embedded(target.address if isinstance(target, PostgresTarget) else target.path)
+        return await connect_embedded(target.address)
+    from clew.joining import connect_sqlite
+
+    return await connect_sqlite(target.path, identity=config.identity or "")
 
 
 def _connect_through(plugins: Sequence[Plugin], config: ConnectConfig) -> Awaitable[Connection]:

@@ -199,6 +199,8 @@ class LinkServer:
             self._end(session)
         elif code == CutCode.GOING_AWAY:
             session.release()
+        elif self.options.resume_seconds <= 0:
+            self._end(session)
 
     def _end(self, session: ServerSession) -> None:
         if self._sessions.pop(session.token, None) is not None:
@@ -213,10 +215,11 @@ class LinkServer:
     def _sweep_soon(self) -> None:
         if self._sweep_timer is None and not self._is_closed:
             options = self.options
-            shortest = min(
+            watched = (
                 options.hello_seconds, options.silence_seconds, options.slow_seconds, options.resume_seconds,
                 options.release_seconds,
             )  # fmt: skip
+            shortest = min(seconds for seconds in watched if seconds > 0)
             self._sweep_timer = self._loop.call_later(max(shortest / SWEEPS_PER_PATIENCE, 0.05), self._sweep)
 
     def _sweep(self) -> None:
@@ -225,7 +228,7 @@ class LinkServer:
         for connection in list(self._connections):
             connection.check_silence(now)
         for session in list(self._sessions.values()):
-            if session.is_given_up(now):
+            if not self._is_draining and session.is_given_up(now):
                 _log.info("link.session_lost principal=%s", session.principal)
                 self._end(session)
         if self._connections or self._sessions:

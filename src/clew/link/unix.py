@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, cast, final
 
 from clew.link.codes import CutCode
@@ -28,6 +28,8 @@ _REASON_BYTES_MAX: Final = 1_000
 
 SOCKET_PATH_BYTES_MAX: Final = 100
 """A socket's path has 104 bytes on some systems, 108 on Linux, with a zero at the end."""
+
+_DESCRIPTORS: Final = "/proc/self/fd"
 
 _FIRST_FRAME_BYTES_MAX: Final = 64 * 1024
 """Before anybody is let in: room for a greeting."""
@@ -121,10 +123,43 @@ class StreamWire(asyncio.Protocol):
             self._transport.close()
 
 
-def socket_path(store_path: str) -> str | None:
-    """The socket beside a store file: ``<file>.sock``, absolute; None when it would be too long for the system."""
-    path = os.path.abspath(store_path) + ".sock"
-    return path if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX else None
+@final
+class SocketPath:
+    """Where a socket is, however long its path: the system takes only short ones.
+
+    On Linux a long path is named by an open descriptor of its folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @staticmethod
+    def beside(store_path: str) -> SocketPath | None:
+        """The socket of a store file, ``<file>.sock``; None where there cannot be one."""
+        if not hasattr(socket, "AF_UNIX"):
+            return None
+        path = os.path.abspath(store_path) + ".sock"
+        if _is_short(path):
+            return SocketPath(path)
+        name = os.path.basename(path)
+        return SocketPath(path) if os.path.isdir(_DESCRIPTORS) and _is_short(f"{_DESCRIPTORS}/0000/{name}") else None
+
+    @contextlib.contextmanager
+    def reachable(self) -> Generator[str, None, None]:
+        """A path that the system takes, good until the end of the block."""
+        if _is_short(self.path):
+            yield self.path
+            return
+        folder, name = os.path.split(self.path)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"{_DESCRIPTORS}/{descriptor}/{name}"
+        finally:
+            os.close(descriptor)
+
+
+def _is_short(path: str) -> bool:
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX
 
 
 @final
@@ -137,14 +172,16 @@ class UnixListener:
         self._file = _identity(path)
 
     @staticmethod
-    async def open(path: str, server: LinkServer) -> UnixListener:
+    async def open(where: SocketPath, server: LinkServer) -> UnixListener:
         """Listen, with the rights of this user only; a file that a dead process left there is replaced.
 
         Raises:
             OSError: The socket cannot be made there.
         """
         loop = asyncio.get_running_loop()
-        listening = _bind(path)
+        path = where.path
+        with where.reachable() as reachable:
+            listening = _bind(reachable)
         try:
             listener = await loop.create_unix_server(
                 lambda: StreamWire(
@@ -196,21 +233,18 @@ def _identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mode
 
 
-async def dial_unix(path: str, user: WireUser) -> StreamWire:
-    """Connect to a socket file of this user.
+async def dial_unix(where: SocketPath, user: WireUser) -> StreamWire:
+    """Connect to a socket file.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: Nobody listens there, or somebody else than this user, root, or the owner of the folder.
     """
     loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_unix_connection(lambda: StreamWire(lambda _: user, 2 * MIB), path)
+    status, folder = os.lstat(where.path), os.stat(os.path.dirname(where.path))
+    if status.st_uid not in (os.getuid(), folder.st_uid, 0):
+        raise PermissionError(
+            f"the socket {where.path} belongs to user {status.st_uid}, who owns neither this process nor its folder"
+        )
+    with where.reachable() as path:
+        _, protocol = await loop.create_unix_connection(lambda: StreamWire(lambda _: user, 2 * MIB), path)
     return protocol
-
-
-def is_own_socket(path: str) -> bool:
-    """Whether there is a socket at `path` that belongs to this user, so that nobody else can be listening there."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISSOCK(status.st_mode) and status.st_uid == os.getuid()
