@@ -37,8 +37,7 @@ command fails (`{"error": {"code": …, "message": …, "exit_code": …}}`); wi
 on a terminal only, and never when `NO_COLOR` is set.
 
 Commands that only read (`list`, `count`, `show`, `describe`, `result`, `stack`, `debug`, `replay`, `deploy check`) work
-while another process owns the store. All others become its owner for their time; if another process is, they say so
-and end with 9.
+while another process owns the store, without asking it. All others join that process, or own the store for their time.
 
 `--store`, `--namespace` and `--output` can be given by `CLEW_ADDRESS`, `CLEW_NAMESPACE` and `CLEW_OUTPUT`."""
 

@@ -1,83 +1,73 @@
-"""C069: two processes never dequeue the same row: the second one on a SQLite file is refused, and workers share fairly.
+"""C069: two processes never dequeue the same row: further processes on a SQLite file join the first one.
 
-Joining the owner of the file comes with the link; until then a second process gets a clear error.
+Each run is executed once, however many processes and workers there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from clew import activity, workflow
 from clew.client import Client
-from clew.service.errors import RPCError
-from tests.cases.harness import ACTIVITY, QUEUE, Process, engine, within, worker
+from tests.cases.harness import ACTIVITY, QUEUE, Process, within, worker
 
 RUNS = 1_000
-
-counted: Counter[str] = Counter()
+OTHERS = 3
 
 
 @activity.defn
-async def count(name: str) -> None:
-    counted[name] += 1
+async def count(folder: str, name: str) -> None:
+    with open(Path(folder) / str(os.getpid()), "a", encoding="utf-8") as file:
+        file.write(f"{name}\n")
 
 
 @workflow.defn
 class CountsOnce:
     @workflow.run
-    async def run(self, name: str) -> None:
-        await workflow.execute_activity(count, name, **ACTIVITY)
+    async def run(self, folder: str, name: str) -> None:
+        await workflow.execute_activity(count, args=[folder, name], **ACTIVITY)
 
 
-async def intrude(database: str) -> None:
-    """Another process on the same file."""
-    try:
-        await Client.connect(f"sqlite:{database}")
-    except RPCError as error:
-        print(f"refused: {error}".replace("\n", " "))
-        print("over")
-    else:
-        print("let in")
-        print("over")
+async def serve(database: str) -> None:
+    """Another process on the same file, with a worker."""
+    async with await Client.connect(f"sqlite:{database}") as client, worker(client, [CountsOnce], [count]):
+        print("serves")
+        await asyncio.Event().wait()
 
 
-async def test_each_run_is_executed_once_and_intruders_are_refused(tmp_path: Path) -> None:
-    database = tmp_path / "clew.db"
-    async with engine(database=database) as client:
-        with Process(intrude, str(database)) as first, Process(intrude, str(database)) as second:
-            async with contextlib.AsyncExitStack() as stack:
-                for _ in range(4):
-                    await stack.enter_async_context(worker(client, [CountsOnce], [count]))
-                handles = await asyncio.gather(
-                    *(
-                        client.start_workflow(CountsOnce.run, f"run-{n}", id=f"run-{n}", task_queue=QUEUE)
-                        for n in range(RUNS)
+async def test_each_run_is_executed_once_by_four_processes_on_one_file(tmp_path: Path) -> None:
+    database, folder = tmp_path / "clew.db", tmp_path / "counted"
+    folder.mkdir()
+    async with await Client.connect(f"sqlite:{database}") as client, worker(client, [CountsOnce], [count]):
+        with contextlib.ExitStack() as stack:
+            others = [stack.enter_context(Process(serve, str(database))) for _ in range(OTHERS)]
+            for other in others:
+                await other.says("serves")
+            handles = await asyncio.gather(
+                *(
+                    client.start_workflow(
+                        CountsOnce.run, args=[str(folder), f"run-{n}"], id=f"run-{n}", task_queue=QUEUE
                     )
+                    for n in range(RUNS)
                 )
-                await within(asyncio.gather(*(handle.result() for handle in handles)), 60)
-            for process in (first, second):
-                await process.says("over")
-                (line,) = [line for line in process.lines if line != "over"]
-                assert line.startswith("refused: ")
-                assert str(database) in line
-                assert "process" in line
+            )
+            await within(asyncio.gather(*(handle.result() for handle in handles)), 60)
+    counted = Counter(name for path in folder.iterdir() for name in path.read_text().split())
     assert counted == {f"run-{n}": 1 for n in range(RUNS)}
+    assert {path.name for path in folder.iterdir()} == {str(pid) for pid in (os.getpid(), *(o.pid for o in others))}
 
 
 async def test_the_file_is_free_again_when_its_owner_was_killed(tmp_path: Path) -> None:
     database = tmp_path / "clew.db"
     with Process(own, str(database)) as owner:
         await owner.says("open")
-        with pytest.raises(RPCError):
-            await Client.connect(f"sqlite:{database}")
         owner.kill()
         async with await Client.connect(f"sqlite:{database}") as client:
-            await client.start_workflow(CountsOnce.run, "after", id="after", task_queue=QUEUE)
+            await client.start_workflow(CountsOnce.run, args=["", "after"], id="after", task_queue=QUEUE)
 
 
 async def own(database: str) -> None:

@@ -70,7 +70,7 @@ def preloaded(store: str) -> Any:
 
 
 def forked_while_connected(store: str) -> Any:
-    """The parent keeps the file, so the child is told; the parent goes on."""
+    """The parent keeps the file, and the child joins it."""
     with BlockingClient.connect(store) as client:
         handle = client.start_workflow(Greet.run, "x", id="parent", task_queue=QUEUE)
         in_child = fork(lambda: handle.describe().id)()

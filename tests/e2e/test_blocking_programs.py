@@ -33,12 +33,8 @@ def test_a_lazy_client_connects_in_the_child_that_uses_it(tmp_path: Path) -> Non
     assert run("preloaded", tmp_path / "clew.db") == ["child", ["child"]]
 
 
-def test_a_child_beside_a_connected_parent_is_told_what_to_do(tmp_path: Path) -> None:
-    in_child, described, again = run("forked_while_connected", tmp_path / "clew.db")
-    assert "is in use by process" in in_child
-    assert "This process was forked from process" in in_child
-    assert "connect after the fork" in in_child
-    assert (described, again) == ("parent", "again")
+def test_a_child_beside_a_connected_parent_joins_it(tmp_path: Path) -> None:
+    assert run("forked_while_connected", tmp_path / "clew.db") == ["parent", "parent", "again"]
 
 
 def test_a_child_goes_on_after_its_parent_closed(tmp_path: Path) -> None:

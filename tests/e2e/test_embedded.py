@@ -157,24 +157,42 @@ asyncio.run(main())
 
 
 @pytest.mark.e2e
-async def test_a_second_process_is_refused_and_takes_over_after_a_kill(address: str) -> None:
+async def test_a_second_process_joins_and_takes_over_after_a_kill(address: str) -> None:
     holder = _run_program(HOLDER, address)
     assert holder.stdout is not None
     try:
         for _ in range(20):
             assert holder.stdout.readline()
+        async with await Client.connect(address) as client:
+            assert (await client.count_workflows()).count >= 20
+            holder.send_signal(signal.SIGKILL)
+            acknowledged = [int(line) for line in holder.stdout.read().split()]
+            ids = {run.id async for run in client.list_workflows()}
+    finally:
+        holder.kill()
+        holder.stdout.close()
+        holder.wait(DEADLINE)
+    assert {f"claim-{number}" for number in [*range(20), *acknowledged]} <= ids
+
+
+@pytest.mark.e2e
+async def test_a_second_process_is_refused_where_the_owner_does_not_answer(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.joining.JOIN_SECONDS_MAX", 0.2)
+    holder = _run_program(HOLDER, address)
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline()
+        os.unlink(address.removeprefix("sqlite:") + ".sock")
         with pytest.raises(RPCError) as caught:
             await Client.connect(address)
         assert caught.value.rejection.details["reason"] == "StoreInUse"
         assert str(holder.pid) in caught.value.message
     finally:
-        holder.send_signal(signal.SIGKILL)
-    acknowledged = [int(line) for line in holder.stdout.read().split()]
-    holder.stdout.close()
-    holder.wait(DEADLINE)
-    async with await Client.connect(address) as client:
-        ids = {run.id async for run in client.list_workflows()}
-    assert {f"claim-{number}" for number in [*range(20), *acknowledged]} <= ids
+        holder.kill()
+        holder.stdout.close()
+        holder.wait(DEADLINE)
 
 
 FORGETFUL = """

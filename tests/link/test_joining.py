@@ -37,10 +37,10 @@ class Asks:
 
 async def serve(database: str) -> None:
     """A worker until killed."""
-    async with await Client.connect(f"sqlite:{database}") as client:
-        async with Worker(client, task_queue=QUEUE, workflows=[Asks], activities=[where]):
-            print("serves")
-            await asyncio.Event().wait()
+    client = await Client.connect(f"sqlite:{database}")
+    async with Worker(client, task_queue=QUEUE, workflows=[Asks], activities=[where]):
+        print("serves")
+        await asyncio.Event().wait()
 
 
 async def hold(database: str) -> None:
@@ -73,7 +73,6 @@ async def test_a_second_process_joins_and_its_worker_serves(tmp_path: Path) -> N
         with Process(serve, database) as other:
             await other.says("serves")
             assert await run_workflow(client, "w1") == [other.pid] * 3
-        assert not await client.count_workflows("ExecutionStatus = 'Running'") or True
         mode = stat.S_IMODE(os.stat(f"{database}.sock").st_mode)
         assert mode == 0o600
     assert not os.path.exists(f"{database}.sock")

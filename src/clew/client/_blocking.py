@@ -39,7 +39,7 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
     """A client whose methods block; made by `connect`. Close it, or use it as a context manager.
 
     One client serves any number of threads. After a fork, the child connects for itself at its first call, and handles
-    go on to work. A SQLite file has one process that runs it, so of forked processes only one can be connected to it.
+    go on to work.
     """
 
     @staticmethod

@@ -19,6 +19,7 @@ from typing import Final, cast, final
 
 from clew.link.codes import CutCode
 from clew.link.frames import MIB
+from clew.link.inheritance import forget, keep_from_children
 from clew.link.server import LinkServer
 from clew.link.wire import Peer, WireUser
 
@@ -48,6 +49,7 @@ class StreamWire(asyncio.Protocol):
         self._is_closing = False
         self._close_code: int = CutCode.LOST
         self._close_reason = ""
+        self._descriptor = -1
 
     # --- Wire -------------------------------------------------------------------------------------------------------
 
@@ -80,6 +82,8 @@ class StreamWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        keep_from_children(self._descriptor)
         self._user = self._make_user(self)
 
     def data_received(self, data: bytes) -> None:
@@ -108,6 +112,7 @@ class StreamWire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
+        forget(self._descriptor)
         self._transport = None
         self._is_closing = True
         self._buffer.clear()
@@ -169,6 +174,9 @@ class UnixListener:
     def __init__(self, path: str, server: asyncio.Server) -> None:
         self.path = path
         self._server = server
+        self._descriptors = [listening.fileno() for listening in server.sockets]
+        for descriptor in self._descriptors:
+            keep_from_children(descriptor)
         self._file = _identity(path)
 
     @staticmethod
@@ -197,6 +205,8 @@ class UnixListener:
 
     def close(self) -> None:
         """Listen no more, and remove the file if it is still the one made here."""
+        for descriptor in self._descriptors:
+            forget(descriptor)
         self._server.close()
         if _identity(self.path) == self._file:
             with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 from clew.link.codes import CutCode
 from clew.link.frames import KIB, MIB
+from clew.link.inheritance import forget, keep_from_children
 from clew.link.server import LinkServer
 from clew.link.wire import Peer, WireUser
 
@@ -76,6 +77,7 @@ class WebSocketWire(asyncio.Protocol):
         self._is_open = False
         self._is_closing = False
         self._close_timer: asyncio.TimerHandle | None = None
+        self._descriptor = -1
 
     # --- Wire -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class WebSocketWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        keep_from_children(self._descriptor)
 
     def data_received(self, data: bytes) -> None:
         """Let the library read, and pass on what it found."""
@@ -126,6 +130,7 @@ class WebSocketWire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
+        forget(self._descriptor)
         self._transport = None
         if self._close_timer is not None:
             self._close_timer.cancel()

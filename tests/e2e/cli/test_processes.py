@@ -70,13 +70,24 @@ def test_reading_commands_work_beside_the_owner(owner: subprocess.Popen[str], st
     assert "Waiting for:" in clew("workflow", "describe", "claim-1", store=store).stdout
 
 
-def test_changing_commands_say_who_owns_the_store_and_what_to_do(owner: subprocess.Popen[str], store: Path) -> None:
-    for command in (["signal", "claim-1", "--name", "s"], ["cancel", "claim-1"], ["query", "claim-1", "--name", "q"]):
-        refused = clew("workflow", *command, "-o", "json", store=store)
-        assert refused.returncode == 9
-        assert json.loads(refused.stdout)["error"]["code"] == "unavailable"
-        assert str(owner.pid) in refused.stderr
-        assert "stop it first" in refused.stderr
+def test_changing_commands_join_the_owner(owner: subprocess.Popen[str], store: Path) -> None:
+    for command in (["signal", "claim-1", "--name", "s"], ["cancel", "claim-1"]):
+        done = clew("workflow", *command, "-o", "json", store=store)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["workflow_ids"] == ["claim-1"]
+    assert "cancel" in clew("workflow", "show", "claim-1", store=store).stdout
+    assert owner.poll() is None
+
+
+def test_changing_commands_say_who_owns_a_store_that_cannot_be_joined(
+    owner: subprocess.Popen[str], store: Path
+) -> None:
+    os.unlink(f"{store}.sock")
+    refused = clew("workflow", "cancel", "claim-1", "-o", "json", store=store)
+    assert refused.returncode == 9
+    assert json.loads(refused.stdout)["error"]["code"] == "unavailable"
+    assert str(owner.pid) in refused.stderr
+    assert "stop it first" in refused.stderr
 
 
 def test_waiting_for_a_result_beside_the_owner_ends_with_the_run(owner: subprocess.Popen[str], store: Path) -> None:
