@@ -56,6 +56,7 @@ class ServiceThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._threads_count = 0
+        self._ended = threading.Event()
         self.loop: ServiceLoop = ServiceLoop(self._start_thread)
         self._inbox: deque[Callable[[], None]] = deque()
         self._is_woken = False
@@ -112,7 +113,9 @@ class ServiceThread:
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended, at most `seconds`."""
         if self._process is _process and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
+            # Not the thread's own end alone: the loop may be moving to another one at this moment.
+            if self._ended.wait(seconds):
+                self._thread.join(seconds)
 
     def _start_thread(self) -> None:
         """Let the loop run in a new thread: the first one, or one in place of that which user code blocks."""
@@ -150,7 +153,10 @@ class ServiceThread:
         finally:
             if self._thread is threading.current_thread():
                 self._is_stopped = True
-                self._end()
+                try:
+                    self._end()
+                finally:
+                    self._ended.set()
 
     def _end(self) -> None:
         self.loop.stop_lending()

@@ -41,6 +41,9 @@ _IDLE_LOOKS: Final = 40
 _TURNS_A_ROUND: Final = 16
 """After so many turns what else is ready has its go, such as the commits that they have asked for."""
 
+_CALLBACKS_A_ROUND: Final = range(100)
+"""After so many callbacks, those that they have asked for included, timers and descriptors have their go."""
+
 _SLEEP_SECONDS_MAX: Final = 3600.0
 
 _STALE_TIMERS_MIN: Final = 100
@@ -57,11 +60,19 @@ class LoopMoved(BaseException):
     """Ends `run_forever` on a thread that the loop has left; nothing of the loop may be touched there any more."""
 
 
+class LentTurn(Protocol):
+    """What is lent. Compared by identity."""
+
+    def run(self) -> None:
+        """Do it; keeps its own errors."""
+        ...
+
+
 class TurnOwner(Protocol):
     """Who lends turns to the loop."""
 
-    def run_lent(self, turn: Any) -> None:
-        """Run a turn. Keeps its own errors."""
+    def lent_failed(self, turn: Any, error: BaseException) -> None:
+        """It raised, which turns should not; told before whatever else becomes of it."""
         ...
 
     def lent_done(self, turn: Any) -> None:
@@ -123,7 +134,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     def __init__(self, move: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._move = move
-        self._watched = self._selector.get_map()
+        self._watched: Any = getattr(self._selector, "_fd_to_key", None) or self._selector.get_map()
         """What the selector watches; one is the loop's own."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_numbers = itertools.count()
@@ -131,8 +142,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self._sleep_state = _AWAKE
         self._sleep_lock = threading.Lock()
         self._sleep_lock.acquire()
-        self._turns: deque[tuple[TurnOwner, Any]] = deque()
-        self._seat: list[tuple[TurnOwner, Any]] = []
+        self._turns: deque[tuple[TurnOwner, LentTurn]] = deque()
+        self._seat: list[tuple[TurnOwner, LentTurn]] = []
         """The turn that is being run, if one is; taken out by its thread or by the watch."""
         self._seat_thread: threading.Thread | None = None
         self._turn_number = 0
@@ -143,7 +154,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
 
     # --- lent turns -----------------------------------------------------------------------------------------
 
-    def lend(self, owner: TurnOwner, turn: Any) -> bool:
+    def lend(self, owner: TurnOwner, turn: LentTurn) -> bool:
         """Let the loop's thread run a turn soon; on the loop. Gives whether it will."""
         if self._move is None or self._closed:
             return False
@@ -165,19 +176,22 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     def _run_turns(self) -> None:
         turns, seat = self._turns, self._seat
         for _ in range(min(len(turns), _TURNS_A_ROUND)):
-            owner, turn = entry = turns.popleft()
+            owner, turn = turns.popleft()
             self._turn_number += 1
-            seat.append(entry)
+            seat.append((owner, turn))
             try:
-                owner.run_lent(turn)
+                turn.run()
+            except BaseException as error:  # noqa: BLE001 - the loop must live, and the owner is told
+                owner.lent_failed(turn, error)
             finally:
+                # Not empty unless the watch has been quicker, which must hold for whatever happened above.
                 try:
                     seat.pop()
                 except IndexError:
                     self._be_late(owner, turn)
             owner.lent_done(turn)
 
-    def _be_late(self, owner: TurnOwner, turn: Any) -> None:
+    def _be_late(self, owner: TurnOwner, turn: LentTurn) -> None:
         with self._move_lock:
             pass  # Whoever held it, the watch, has told the owner by now.
         try:
@@ -251,10 +265,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
         asyncio_events._set_running_loop(self)
         try:
-            while True:
-                self._run_once()
-                if self._stopping:
-                    break
+            self._run_until_stopped()
         finally:
             asyncio_events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
@@ -262,24 +273,28 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 self._stopping = False
                 self._thread_id = None
 
-    def _run_once(self) -> None:
-        ready = self._ready
-        if self._timers or not ready:
+    def _run_until_stopped(self) -> None:
+        ready, pop = self._ready, self._ready.popleft
+        while True:
             self._wait()
-        elif len(self._watched) > 1:
-            self._process_events(self._selector.select(0))
-        for _ in range(len(ready)):
-            entry = ready.popleft()
-            if entry._cancelled:
-                continue
-            try:
-                entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
-                self._tell(entry, error)
-        if self._turns:
-            self._run_turns()
+            for _ in _CALLBACKS_A_ROUND:
+                if not ready:
+                    break
+                entry = pop()
+                if entry._cancelled:
+                    continue
+                try:
+                    entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
+                    self._tell(entry, error)
+                # Let go of it before the loop sleeps: it may hold the last run.
+                entry = None  # type: ignore[assignment]
+            if self._turns:
+                self._run_turns()
+            if self._stopping:
+                break
 
     def _tell(self, entry: asyncio.Handle, error: BaseException) -> None:
         self.call_exception_handler(
@@ -287,7 +302,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         )
 
     def _wait(self) -> None:
-        """Queue the timers that are due; with nothing to do, sleep until there is."""
+        """Queue what is due; with nothing to do, sleep until there is."""
         timers, ready = self._timers, self._ready
         timeout = _SLEEP_SECONDS_MAX
         while timers:
@@ -308,12 +323,11 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             return
         self._sleep_state = _IN_SELECTOR if watches else _ON_LOCK
         # Looked at once more: what came before the state was set has woken nobody.
-        if ready:
-            pass
-        elif watches:
-            self._process_events(self._selector.select(min(timeout, _SLEEP_SECONDS_MAX)))
-        else:
-            self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
+        if not ready:
+            if watches:
+                self._process_events(self._selector.select(min(timeout, _SLEEP_SECONDS_MAX)))
+            else:
+                self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
         self._sleep_state = _AWAKE
 
     # --- what is asked of a loop ----------------------------------------------------------------------------

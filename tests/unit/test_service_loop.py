@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,10 +63,11 @@ class Owner:
     def of(self, what: str) -> list[tuple[str, Any, str]]:
         return [note for note in self.notes if note[0] == what]
 
-    def run_lent(self, turn: Any) -> None:
-        self.note("run", turn)
-        if callable(turn):
-            turn()
+    def turn(self, name: str, work: Callable[[], object] = lambda: None) -> Turn:
+        return Turn(self, name, work)
+
+    def lent_failed(self, turn: Any, error: BaseException) -> None:
+        self.note(repr(error), turn)
 
     def lent_done(self, turn: Any) -> None:
         self.note("done", turn)
@@ -79,6 +80,23 @@ class Owner:
 
     def lent_back(self, turn: Any) -> None:
         self.note("back", turn)
+
+
+class Turn:
+    """Notes that it is run."""
+
+    def __init__(self, owner: Owner, name: str, work: Callable[[], object]) -> None:
+        self.owner, self.name, self.work = owner, name, work
+
+    def run(self) -> None:
+        self.owner.note("run", self)
+        self.work()
+
+    def __eq__(self, other: object) -> bool:
+        return other == self.name or other is self
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 # --- waking -------------------------------------------------------------------------------------------------
@@ -191,7 +209,7 @@ def test_asyncio_works_on_it_in_any_thread() -> None:
 
 def test_a_lent_turn_runs_on_the_loops_thread_with_nothing_around_it(thread: ServiceThread) -> None:
     owner = Owner()
-    assert on_loop(thread, lambda: thread.loop.lend(owner, "turn"))
+    assert on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("turn")))
     owner.wait("done")
     assert owner.notes == [("run", "turn", "test-loop"), ("done", "turn", "test-loop")]
 
@@ -199,20 +217,17 @@ def test_a_lent_turn_runs_on_the_loops_thread_with_nothing_around_it(thread: Ser
 def test_the_loop_moves_away_from_a_turn_that_blocks(thread: ServiceThread) -> None:
     owner, release = Owner(), threading.Event()
 
-    def blocks() -> None:
-        release.wait(DEADLINE)
-
     try:
-        on_loop(thread, lambda: thread.loop.lend(owner, blocks))
+        on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("blocks", lambda: release.wait(DEADLINE))))
         owner.wait("moved from test-loop")
         # The turn still holds its thread; the loop answers, and takes turns, in another.
         assert on_loop(thread, lambda: threading.current_thread().name) == "test-loop-2"
-        on_loop(thread, lambda: thread.loop.lend(owner, "next"))
+        on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("next")))
         assert owner.wait("done") == [("done", "next", "test-loop-2")]
         assert not owner.of("late")
     finally:
         release.set()
-    assert owner.wait("late") == [("late", blocks, "test-loop")]
+    assert owner.wait("late") == [("late", "blocks", "test-loop")]
     assert on_loop(thread, lambda: asyncio.get_running_loop()) is thread.loop
 
 
@@ -228,7 +243,7 @@ def test_one_turn_after_another_may_block_and_tasks_of_the_loop_go_on(thread: Se
     try:
         for name in ("test-loop", "test-loop-2", "test-loop-3"):
             ticks.wait(name)
-            on_loop(thread, lambda: thread.loop.lend(owner, lambda: release.wait(DEADLINE)))
+            on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("blocks", lambda: release.wait(DEADLINE))))
             owner.wait(f"moved from {name}")
         ticks.wait("test-loop-4")
     finally:
@@ -242,23 +257,31 @@ def test_turns_that_wait_at_the_end_are_given_back() -> None:
     owner = Owner()
 
     def lend_and_stop() -> None:
-        thread.loop.lend(owner, "never")
+        thread.loop.lend(owner, owner.turn("never"))
         thread.loop.stop_lending()
 
     on_loop(thread, lend_and_stop)
     thread.stop()
     thread.join(DEADLINE)
     assert [what for what, _, _ in owner.notes] == ["back"]
-    assert not thread.loop.lend(owner, "too late")
+    assert not thread.loop.lend(owner, owner.turn("too late"))
 
 
 def test_a_loop_can_end_while_a_turn_still_holds_its_former_thread() -> None:
     thread = ServiceThread("test-left")
     owner, release = Owner(), threading.Event()
-    on_loop(thread, lambda: thread.loop.lend(owner, lambda: release.wait(DEADLINE)))
+    on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("blocks", lambda: release.wait(DEADLINE))))
     owner.wait("moved from test-left")
     thread.stop()
     thread.join(DEADLINE)
     assert thread.loop.is_closed()
     release.set()
     owner.wait("late")
+
+
+def test_a_turn_that_raises_is_told_and_the_loop_goes_on(thread: ServiceThread) -> None:
+    owner = Owner()
+    on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("broken", lambda: 1 / 0)))
+    owner.wait("done")
+    assert [what for what, _, _ in owner.notes] == ["run", "ZeroDivisionError('division by zero')", "done"]
+    assert on_loop(thread, lambda: 1) == 1

@@ -419,6 +419,13 @@ class WorkflowMachine:
 
     def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> Sequence[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
+        if live_event_id and not self._is_inside and events and events[0].event_id > self._applied_event_id:
+            kinds = list(map(type, events))
+            if events[-1].event_id == live_event_id and kinds.count(e.WorkflowTaskStarted) == 1:
+                # The usual: what came since the last task, which was live too.
+                self._runtime.task_version = self._options.deployment_version
+                self._run_task(events, events[-1], True, (), messages)  # type: ignore[arg-type]
+                return ()
         first, last = 0, len(events) - 1
         while first <= last and events[first].event_id <= self._applied_event_id:
             first += 1
@@ -542,26 +549,25 @@ class WorkflowMachine:
     def _take(self, events: Sequence[e.Event]) -> list[e.Event]:
         """Compare events that record requests; give those that are something to apply."""
         ledger, jobs = self._ledger, list[e.Event]()
-        for event in events:
-            role = _ROLES.get(type(event))
-            if role is None:
-                kind = type(event).__name__
-                raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind}. Update the worker.")
-            if role == _RECORDS_REQUEST:
+        for event, role in zip(events, map(_ROLES.get, map(type, events)), strict=True):
+            if not role:
+                if role is None:
+                    kind = type(event).__name__
+                    raise RuntimeError(f"Event {event.event_id} is of the unknown kind {kind}. Update the worker.")
+            elif role == _RECORDS_REQUEST:
                 ledger.match(event)
-            elif role == _IS_APPLIED:
+            else:
                 if ledger.has_unmatched:
                     ledger.check_all_matched(event)
                 jobs.append(event)
         return jobs
 
     def _apply(self, job: e.Event) -> None:
-        kind = type(job)
-        resolve = RESOLVE.get(kind)
+        resolve = RESOLVE.get(type(job))
         if resolve is not None:
             resolve(self._resolutions, job)
         else:
-            _APPLY[kind](self, job)
+            _APPLY[type(job)](self, job)
 
     def _apply_messages(self, jobs: list[e.Event], updates: list[tuple[int, Any]]) -> None:
         """Apply events in order, updates at their places; see the module for the order."""

@@ -54,8 +54,13 @@ class Resolutions:
         return None if activity.future.done() else activity
 
     def activity_completed(self, event: e.ActivityTaskCompleted) -> None:
-        activity = self._close_activity(event.scheduled_event_id)
-        if activity is not None:
+        activity = self._open.activities.pop(event.scheduled_event_id, None)
+        if activity is None:
+            return
+        activity.is_done = True
+        if activity.cancel is not None:
+            self._ledger.drop(activity.cancel)
+        if not activity.future.done():
             activity.future.set_result(event.result)
 
     def activity_failed(self, event: e.ActivityTaskFailed | e.ActivityTaskTimedOut) -> None:

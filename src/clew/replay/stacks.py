@@ -39,16 +39,19 @@ def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
     what = "await"
     found: FrameType | None = None
     coroutine: Any = task.get_coro()
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        code = frame.f_code
-        internal = known_files.get(code.co_filename)
-        if internal is None:
-            internal = is_internal(code)
-        if not internal:
-            found, what = frame, "await"
-        elif what == "await" and found is not None:
-            what = code.co_name
-        coroutine = coroutine.cr_await
+    try:
+        while (frame := coroutine.cr_frame) is not None:
+            code = frame.f_code
+            internal = known_files.get(code.co_filename)
+            if internal is None:
+                internal = is_internal(code)
+            if not internal:
+                found, what = frame, "await"
+            elif found is not None and what == "await":
+                what = code.co_name
+            coroutine = coroutine.cr_await
+    except AttributeError:
+        pass  # Not a coroutine: what the innermost one awaits.
     return None if found is None else (what, found.f_code, found.f_lineno)
 
 

@@ -55,10 +55,13 @@ class Report:
             never.
     """
 
-    __slots__ = (
-        "_call", "_deadline", "_give_up_after", "_is_dropped", "_loop", "_on_verdict", "_request", "_tries", "_waiting",
-        "answer", "label",
-    )  # fmt: skip
+    # Most reports never write these, so they stand here and not in each.
+    answer: Any = None
+    """What the service gave when it took the report."""
+    _deadline: float | None = None
+    _tries = 1
+    _is_dropped = False
+    _waiting: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -74,25 +77,21 @@ class Report:
         self._call = call
         self._request = request
         self.label = label
-        self.answer: Any = None
-        """What the service gave when it took the report."""
         self._on_verdict = on_verdict
         self._give_up_after = give_up_after
-        self._deadline: float | None = None
-        self._tries = 0
-        self._is_dropped = False
-        self._waiting: asyncio.TimerHandle | None = None
 
     def send(self) -> None:
         """Make the call."""
-        self._waiting = None
-        self._tries += 1
-        if self._is_dropped:
-            return
         try:
             call_back(self._call(self._request), self._answered)
         except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
             self._refused(error)
+
+    def _send_again(self) -> None:
+        self._waiting = None
+        self._tries += 1
+        if not self._is_dropped:
+            self.send()
 
     def drop(self) -> None:
         """Do not try again."""
@@ -102,18 +101,17 @@ class Report:
             self._waiting = None
 
     def _answered(self, future: asyncio.Future[Any] | Reply[Any]) -> None:
-        if future.cancelled():
+        try:
+            self.answer = future.result()
+        except asyncio.CancelledError as error:
             # Only the end of the service loop cancels its futures; nobody is left to report to.
-            self._end(asyncio.CancelledError())
-            return
-        error = future.exception()
-        if error is not None:
+            self._end(error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
             self._refused(error)
-            return
-        if self._tries > 1:
-            _log.info("worker.report_delivered what=%s tries=%d", self.label, self._tries)
-        self.answer = future.result()
-        self._end(None)
+        else:
+            if self._tries > 1:
+                _log.info("worker.report_delivered what=%s tries=%d", self.label, self._tries)
+            self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
         # Told once, then let go of: what is told refers to this report, and only the cycle collector would free both.
@@ -134,7 +132,7 @@ class Report:
             _log.warning(
                 "worker.report_delayed what=%s error=%r; it will be sent again until it is taken", self.label, error
             )
-        self._waiting = self._loop.call_later(wait, self.send)
+        self._waiting = self._loop.call_later(wait, self._send_again)
 
 
 def _forget(error: BaseException | None) -> None:

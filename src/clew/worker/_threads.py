@@ -148,12 +148,8 @@ class TurnThreads:
         """Let a thread run `turn` soon."""
         lender = self._lender
         if lender is not None:
-            lendable_from = self._lendable_from.get(turn.kind)
-            if (
-                lendable_from is not None
-                and (lendable_from == 0.0 or lendable_from <= lender.time())
-                and lender.lend(self, turn)
-            ):
+            since = self._lendable_from.get(turn.kind)
+            if since is not None and (since == 0.0 or since <= lender.time()) and lender.lend(self, turn):
                 return
         self._put(turn)
 
@@ -194,12 +190,9 @@ class TurnThreads:
 
     # --- turns on the service loop's own thread; see `clew.service_loop.TurnOwner` --------------------------
 
-    def run_lent(self, turn: Turn) -> None:
-        """Run a turn, on the service loop's thread."""
-        try:
-            turn.run()
-        except BaseException as error:  # noqa: BLE001 - a turn keeps its errors, so this is a bug
-            self._on_error(error)
+    def lent_failed(self, turn: Turn, error: BaseException) -> None:
+        """A turn keeps its errors, so this is a bug."""
+        self._on_error(error)
 
     def lent_done(self, turn: Turn) -> None:
         """It is done in time."""
