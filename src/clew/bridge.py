@@ -112,10 +112,11 @@ class ServiceThread:
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended, at most `seconds`."""
-        if self._process is _process and self._thread is not threading.current_thread():
-            # Not the thread's own end alone: the loop may be moving to another one at this moment.
-            if self._ended.wait(seconds):
-                self._thread.join(seconds)
+        if self._process is not _process or self._thread is threading.current_thread():
+            return
+        # Not the thread's own end alone: the loop may be moving to another one at this moment.
+        if self._ended.wait(seconds):
+            self._thread.join(seconds)
 
     def _start_thread(self) -> None:
         """Let the loop run in a new thread: the first one, or one in place of that which user code blocks."""
