@@ -22,7 +22,7 @@ from clew.core.replies import ExistingRun, Repeat, Start, TerminateThenStart, Us
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.funnel import Funnel, Operation, OpSubmission, store_error, submission_of
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import Ids
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.pipeline import CommitPipeline, Outcome
@@ -96,7 +96,7 @@ class Starter:
         store: Store,
         clock: Clock,
         entropy: Entropy,
-        ids: IdBlocks,
+        ids: Ids,
         cache: RunCache,
         pipeline: CommitPipeline,
         funnel: Funnel,
@@ -133,7 +133,7 @@ class Starter:
 
     def adopt_successor(self, predecessor: RunEntry, state: ExecutionState) -> RunEntry:
         """The entry of the run that follows another one of its chain."""
-        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key())
+        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key(predecessor.run_key))
         entry.expected_latest_run_key = predecessor.run_key
         predecessor.successor = entry
         for update_id in state.updates:
@@ -155,7 +155,7 @@ class Starter:
         latest_run_key: int,
         races: int,
     ) -> None:
-        decided = self._decide(request, extras)
+        decided = self._decide(request, extras, latest_run_key)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return
@@ -168,7 +168,9 @@ class Starter:
         submission = self._submission(entry, transition, settled)
         self._pipeline.submit(submission)
 
-    def _decide(self, request: StartWorkflowRequest, extras: StartExtras) -> tuple[RunEntry, Transition] | Rejection:
+    def _decide(
+        self, request: StartWorkflowRequest, extras: StartExtras, latest_run_key: int
+    ) -> tuple[RunEntry, Transition] | Rejection:
         namespace = self._namespaces.get(request.namespace)
         run_id = self._entropy.uuid7()
         decided = decide_start(
@@ -187,7 +189,8 @@ class Starter:
         if isinstance(decided, Rejection):
             return decided
         state, transition = decided
-        entry = RunEntry(state, self._shard_of(request.namespace, request.workflow_id), self._ids.next_run_key())
+        shard = self._shard_of(request.namespace, request.workflow_id)
+        entry = RunEntry(state, shard, self._ids.next_run_key(latest_run_key))
         if extras.follow is not None:
             followed = extras.follow(entry)
             if isinstance(followed, Rejection):
@@ -317,7 +320,7 @@ class Starter:
         races: int,
     ) -> None:
         """Terminate the open run and start the new one in one unit: never two open, never none."""
-        decided = self._decide(request, extras)
+        decided = self._decide(request, extras, existing.run_key)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return
