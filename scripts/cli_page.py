@@ -33,13 +33,31 @@ EXIT_CODES = {
 
 INTRODUCTION = """\
 Results go to stdout, messages to stderr. With `--output json` stdout holds exactly one JSON document, also when the
-command fails (`{"error": {"code": …, "message": …, "exit_code": …}}`); with `jsonl` one document a line. Colour is used
-on a terminal only, and never when `NO_COLOR` is set.
+command fails (`{"error": {"code": …, "message": …, "exit_code": …}}`); with `jsonl` one document a line. Colour is
+used on a terminal only, and never when `NO_COLOR` is set.
 
-Commands that only read (`list`, `count`, `show`, `describe`, `result`, `stack`, `debug`, `replay`, `deploy check`) work
-while another process owns the store, without asking it. All others join that process, or own the store for their time.
+Commands that only read (`list`, `count`, `show`, `describe`, `result`, `stack`, `debug`, `replay`, `deploy check`)
+work while another process owns the store, without asking it. All others join that process, or own the store for
+their time.
 
-`--store`, `--namespace` and `--output` can be given by `CLEW_ADDRESS`, `CLEW_NAMESPACE` and `CLEW_OUTPUT`."""
+`--store` (or `--address`, which is the same) takes the connection string of a store, or `host:port` of a server,
+where all commands work alike. Each of `--store`, `--namespace`, `--api-key` and `--output` comes from the flag; else
+from `CLEW_ADDRESS`, `CLEW_NAMESPACE`, `CLEW_API_KEY`, `CLEW_OUTPUT`; else from a profile: a table of
+`clew/clew.toml` in the user's configuration directory (or of the file that `CLEW_CONFIG_FILE` names), chosen by
+`--profile` or `CLEW_PROFILE`, or the one named `default`:
+
+```toml
+[profile.prod]
+address = "clew.example.com:7233"
+namespace = "claims"
+api_key_file = "~/.clew-key"
+
+[profile.prod.tls]
+server_root_ca_file = "ca.pem"
+```
+
+`eval "$(_CLEW_COMPLETE=bash_source clew)"` completes commands in bash; `zsh_source` and `fish_source` do it for
+those."""
 
 
 def cli_lines() -> list[str]:
@@ -60,9 +78,9 @@ def cli_lines() -> list[str]:
 
 def _commands(path: str, command: click.Command) -> list[str]:
     if isinstance(command, click.Group):
-        return [
-            line for name in sorted(command.commands) for line in _commands(f"{path} {name}", command.commands[name])
-        ]
+        context = click.Context(command)
+        found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+        return [line for name, one in found if one is not None for line in _commands(f"{path} {name}", one)]
     arguments = [_argument(p) for p in command.params if isinstance(p, click.Argument)]
     lines = ["", f"## `{' '.join([path, *arguments])}`", "", *inspect.cleandoc(command.help or "").splitlines()]
     options = [p for p in command.params if isinstance(p, click.Option)]

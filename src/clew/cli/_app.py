@@ -17,12 +17,6 @@ import click
 from clew.cli._errors import Problem, ReaderGone, problem_of
 from clew.cli._groups import NounGroup
 from clew.cli._output import print_json
-from clew.cli.debug import debug, stack
-from clew.cli.deploy import deploy
-from clew.cli.lint import lint
-from clew.cli.replay import replay
-from clew.cli.worker import worker
-from clew.cli.workflow import workflow
 
 INTERRUPTED: Final = 130
 """128 + SIGINT, as shells have it."""
@@ -31,8 +25,13 @@ BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: the reader (``head``, ``less``) had enough."""
 
 
+_NOUNS: Final = ("deploy", "dev", "lint", "replay", "server", "worker", "workflow")
+"""Each is the object of its name in the module of its name."""
+
+
 @click.group(
     cls=NounGroup,
+    later={noun: f"clew.cli.{noun}:{noun}" for noun in _NOUNS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done, 2 wrong usage, 4 not found, 5 exists, 6 not now, 7 limit, 8 query failed, "
     "9 unavailable, 10 internal; `workflow result`: 11 failed, 12 cancelled, 13 terminated, 14 timed out, 15 went on; "
@@ -41,15 +40,6 @@ BROKEN_PIPE: Final = 141
 @click.version_option(package_name="clew", message="clew %(version)s")
 def app() -> None:
     """Durable workflows: look at them, start them, talk to them."""
-
-
-workflow.add_command(debug)
-workflow.add_command(stack)
-app.add_command(workflow)
-app.add_command(deploy)
-app.add_command(lint)
-app.add_command(replay)
-app.add_command(worker)
 
 
 def run(args: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""How a command reaches a store: beside its owner for reading, as its owner for the rest.
+"""How a command reaches an engine: of a server; or of a store, beside its owner for reading, as its owner for the rest.
 
 Owns: the options that every command has, and the opening and closing of a client around a command.
 Never: prints.
@@ -17,10 +17,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from clew.cli._errors import CommandError, ReaderGone
+from clew.cli._profiles import load_profile, profiles_path
 from clew.client import Client
 from clew.client._target import MEMORY, PostgresTarget, ServerTarget, SqliteTarget, parse_target
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, RPCError
+from clew.service.tls import TLSConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,14 +34,35 @@ class Place:
     """Where a command works.
 
     Args:
-        store: Connection string.
-        namespace: Of that store.
+        store: Connection string, of a store or of a server.
+        namespace: In which it works.
         output: ``table``, ``json`` or ``jsonl``.
+        api_key: Credentials for a server.
+        tls: How to speak TLS with a server.
+        profile: The one that was named.
     """
 
     store: str
     namespace: str
     output: str
+    api_key: str | None = None
+    tls: bool | TLSConfig | None = None
+    profile: str | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of this machine."""
+        return self.store.startswith("sqlite:")
+
+    def arguments(self) -> list[str]:
+        """The flags by which another process works at the same place; secrets are left out."""
+        profile = [] if self.profile is None else ["--profile", self.profile]
+        tls = ["--tls"] if self.tls is True else []
+        return ["--address", self.store, "--namespace", self.namespace, *profile, *tls]
+
+    def secrets(self) -> dict[str, str]:
+        """What such a process needs besides, for its environment: on a command line everybody could read it."""
+        return {} if self.api_key is None else {"CLEW_API_KEY": self.api_key}
 
     @property
     def is_json(self) -> bool:
@@ -52,35 +75,75 @@ def command(group: click.Group, name: str) -> Callable[[Callable[..., Awaitable[
 
     def decorate(function: Callable[..., Awaitable[int | None]]) -> click.Command:
         @functools.wraps(function)
-        def run(store: str | None, namespace: str, output: str, **options: Any) -> int | None:
-            if not store:
-                raise CommandError(
-                    "No store given. Pass --store sqlite:FILE, or set the environment variable CLEW_ADDRESS."
-                )
+        def run(**options: Any) -> int | None:
+            place = place_of(options)
             try:
-                return asyncio.run(_awaited(function(Place(store, namespace, output), **options)))
+                return asyncio.run(_awaited(function(place, **options)))
             except BrokenPipeError as error:
                 raise ReaderGone from error
 
-        decorated = _OUTPUT(_NAMESPACE(_STORE(run)))
-        return group.command(name)(decorated)
+        return group.command(name)(place_options(run))
 
     return decorate
 
 
-_STORE = click.option(
-    "--store", "-s", envvar=["CLEW_ADDRESS"], metavar="ADDRESS", help="Connection string, such as sqlite:claims.db."
+_OUTPUTS: Final = ("table", "json", "jsonl")
+_PLACE_OPTIONS: Final = (
+    click.option(
+        "--store",
+        "--address",
+        "-s",
+        "store",
+        envvar="CLEW_ADDRESS",
+        metavar="ADDRESS",
+        help="Connection string of a store, such as sqlite:claims.db, or HOST:PORT of a server.",
+    ),
+    click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", help="`default` if none is set."),
+    click.option("--profile", envvar="CLEW_PROFILE", help="Takes what is not given here from a file; see the top."),
+    click.option("--api-key", envvar="CLEW_API_KEY", metavar="KEY", help="For a server; rather set CLEW_API_KEY."),
+    click.option("--tls/--no-tls", default=None, help="Speak TLS with a server; done when there is a key."),
+    click.option(
+        "--output",
+        "-o",
+        type=click.Choice(_OUTPUTS),
+        envvar="CLEW_OUTPUT",
+        help="For people (table, if not set), as one JSON document, or as one a line.",
+    ),
 )
-_NAMESPACE = click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", default="default", show_default=True)
-_OUTPUT = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json", "jsonl"]),
-    envvar="CLEW_OUTPUT",
-    default="table",
-    show_default=True,
-    help="For people, as one JSON document, or as one JSON document a line.",
-)
+
+
+def place_options(function: F) -> F:
+    """Add the options that say where a command works; `place_of` reads them."""
+    for option in reversed(_PLACE_OPTIONS):
+        function = option(function)
+    return function
+
+
+def place_of(options: dict[str, Any], *, needs_address: bool = True) -> Place:
+    """Take the options of `place_options` out, and give the place they mean, with the profile filled in.
+
+    Args:
+        options: What click gave.
+        needs_address: Whether the command cannot do without.
+
+    Raises:
+        CommandError: There is no address, or no such profile.
+    """
+    named = options.pop("profile")
+    profile = load_profile(named)
+    store = options.pop("store") or profile.address
+    namespace = options.pop("namespace") or profile.namespace or "default"
+    output = options.pop("output") or profile.output or "table"
+    api_key = options.pop("api_key") or profile.credentials()
+    tls = options.pop("tls")
+    if output not in _OUTPUTS:
+        raise CommandError(f"The profile sets output to {output!r}; it may be {', '.join(_OUTPUTS)}.")
+    if not store and needs_address:
+        raise CommandError(
+            "No store given. Pass --store sqlite:FILE, or --address HOST:PORT for a server, or set the environment "
+            f"variable CLEW_ADDRESS, or make a profile in {profiles_path()}."
+        )
+    return Place(store, namespace, output, api_key, tls if tls is not None else profile.tls_config(), named)
 
 
 @asynccontextmanager
@@ -92,7 +155,7 @@ async def reading(place: Place) -> AsyncGenerator[Client, None]:
     """
     target = parse_target(place.store)
     if isinstance(target, ServerTarget):
-        async with await _connect(place) as client:
+        async with await connect(place) as client:
             yield client
         return
     from clew.reading import connect_reader
@@ -109,7 +172,7 @@ async def reading(place: Place) -> AsyncGenerator[Client, None]:
 
 @asynccontextmanager
 async def owning(place: Place, *, may_create: bool = False) -> AsyncGenerator[Client, None]:
-    """A client with the engine in this process.
+    """A client with the engine in this process, or one of a server.
 
     Args:
         place: Where.
@@ -119,15 +182,18 @@ async def owning(place: Place, *, may_create: bool = False) -> AsyncGenerator[Cl
         CommandError: There is no such file.
         RPCError: Another process owns the store; the message says which and what to do.
     """
-    if not may_create and isinstance(parse_target(place.store), SqliteTarget):
+    if not may_create and place.is_sqlite:
         _existing_file(place)
-    async with await _connect(place) as client:
+    async with await connect(place) as client:
         yield client
 
 
-async def _connect(place: Place) -> Client:
+async def connect(place: Place) -> Client:
+    """A client of the engine at that place; close it."""
     try:
-        return await Client.connect(place.store, namespace=place.namespace, identity=_identity())
+        return await Client.connect(
+            place.store, namespace=place.namespace, identity=_identity(), api_key=place.api_key, tls=place.tls
+        )
     except RPCError as error:
         if error.rejection.details.get("reason") != "StoreInUse":
             raise

@@ -1,17 +1,43 @@
-"""Groups of commands that answer a typo with what was probably meant.
+"""Groups of commands that load them when they are wanted, and answer a typo with what was probably meant.
 
 Owns: `NounGroup`. Never: a command.
+
+How it works: a command that nobody runs is not imported: `clew dev` should answer at once, and needs none of what
+`clew replay` does.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any, cast
 
 import click
 
 
 class NounGroup(click.Group):
-    """A group whose unknown commands name the closest known ones."""
+    """A group whose unknown commands name the closest known ones.
+
+    Args:
+        later: Commands that are loaded when they are wanted: name to ``module:object``.
+    """
+
+    def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.later = dict(later or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted({*self.commands, *self.later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, loaded if it was not."""
+        if cmd_name in self.later:
+            module, _, name = self.later[cmd_name].partition(":")
+            self.add_command(cast(click.Command, getattr(importlib.import_module(module), name)), cmd_name)
+            self.later.pop(cmd_name, None)
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

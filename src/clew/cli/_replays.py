@@ -78,7 +78,7 @@ def load_workflows(modules: Sequence[str]) -> list[type[Any]]:
 
     found: dict[str | None, type[Any]] = {}
     for module_name in modules:
-        for _, value in inspect.getmembers(_load_module(module_name), inspect.isclass):
+        for _, value in inspect.getmembers(load_module(module_name), inspect.isclass):
             definition = Definition.from_class(value)
             if definition is not None:
                 found[definition.name] = definition.cls
@@ -96,7 +96,7 @@ def load_converter(named: str | None) -> DataConverter | None:
     if named is None:
         return None
     module_name, _, name = named.partition(":")
-    found = getattr(_load_module(module_name), name or "", None)
+    found = getattr(load_module(module_name), name or "", None)
     if not isinstance(found, DataConverter):
         raise CommandError(
             f"--data-converter {named} is {type(found).__name__}; name a DataConverter as module:name, such as "
@@ -105,7 +105,12 @@ def load_converter(named: str | None) -> DataConverter | None:
     return found
 
 
-def _load_module(name: str) -> Any:
+def load_module(name: str) -> Any:
+    """Import a module, looking in the current directory too.
+
+    Raises:
+        CommandError: It cannot be imported.
+    """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

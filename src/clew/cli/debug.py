@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clew.cli._connection import Place, command, reading
+from clew.cli._connection import Place, command, place_of, place_options, reading
 from clew.cli._errors import CommandError
 from clew.cli._output import print_json
 from clew.cli._replays import code_options, load_converter, load_workflows, read_history
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
     from clew.worker import RebuiltRun, Replayer
 
 
-@workflow.command("debug")
+@click.command("debug")
 @click.argument("workflow_id", required=False)
 @click.option("--run-id", "-r", metavar="ID", help="A certain run; the current one when not given.")
 @click.option("--file", "-f", "file", metavar="FILE", help="An exported history, in place of one from a store.")
 @code_options
 @click.option("--at", type=click.IntRange(1), metavar="EVENT", help="The event to stop at; the last when not given.")
 @click.option("--print", "prints", is_flag=True, help="Print the stacks with local variables, and open no debugger.")
-@click.option("--store", "-s", envvar=["CLEW_ADDRESS"], metavar="ADDRESS", help="Connection string.")
-@click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", default="default", show_default=True)
+@place_options
 def debug(
     workflow_id: str | None, run_id: str | None, file: str | None, modules: Sequence[str], data_converter: str | None,
-    at: int | None, prints: bool, store: str | None, namespace: str,
+    at: int | None, prints: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Replay a run to an event and open a debugger on the line where its code waits. Works beside a running owner.
 
@@ -45,10 +44,8 @@ def debug(
     replayer = _replayer(modules, data_converter)
     if file is not None:
         history = read_history(file)
-    elif store:
-        history = asyncio.run(_fetch(Place(store, namespace, "table"), workflow_id or "", run_id))
     else:
-        raise CommandError("No store given. Pass --store sqlite:FILE, or set the environment variable CLEW_ADDRESS.")
+        history = asyncio.run(_fetch(place_of(options), workflow_id or "", run_id))
     _check_event(history, at)
     _look(replayer, history, at, prints=prints)
 

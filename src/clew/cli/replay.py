@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from clew.cli._connection import Place, reading
+from clew.cli._connection import Place, place_of, place_options, reading
 from clew.cli._errors import DOES_NOT_FIT, CommandError
 from clew.cli._output import print_json
 from clew.cli._replays import (
@@ -34,16 +34,14 @@ from clew.model.history import WorkflowHistory
 @click.argument("files", nargs=-1, metavar="FILE...")
 @code_options
 @click.option("--query", "-q", help="Replay the runs of a store that fit, such as \"WorkflowType = 'Claim'\".")
-@click.option("--store", "-s", envvar=["CLEW_ADDRESS"], metavar="ADDRESS", help="For --query: the store.")
-@click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", default="default", show_default=True)
 @click.option("--limit", "-l", type=click.IntRange(1), default=1_000, show_default=True, help="Most runs of --query.")
 @click.option(
     "--processes", "-p", type=click.IntRange(0), help="In so many processes; by the number of histories if not given."
 )
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), envvar="CLEW_OUTPUT", default="table")
+@place_options
 def replay(
-    files: Sequence[str], modules: Sequence[str], data_converter: str | None, query: str | None, store: str | None,
-    namespace: str, limit: int, processes: int | None, output: str,
+    files: Sequence[str], modules: Sequence[str], data_converter: str | None, query: str | None, limit: int,
+    processes: int | None, **options: Any,
 ) -> int:  # fmt: skip
     """Replay histories against the workflows of some modules, and say which no longer fit.
 
@@ -52,14 +50,13 @@ def replay(
     """
     if bool(files) == (query is not None):
         raise CommandError("Give either FILEs, or --query with --store for the runs of a store, but not both.")
+    place = place_of(options, needs_address=query is not None)
     code = _Code(load_workflows(modules), load_converter(data_converter), processes)
     if query is None:
         results = asyncio.run(_replay_files(code, files))
-    elif not store:
-        raise CommandError("--query needs a store. Pass --store sqlite:FILE, or set CLEW_ADDRESS.")
     else:
-        results = asyncio.run(_replay_store(code, Place(store, namespace, output), query, limit))
-    if output == "json":
+        results = asyncio.run(_replay_store(code, place, query, limit))
+    if place.is_json:
         print_json([_facts(result, is_file=query is None) for result in results])
     else:
         _print(results)

@@ -1,19 +1,24 @@
-"""``clew worker deployment``: which version of the workers gets the runs.
+"""``clew worker``: run workers from a module; ``clew worker deployment``: which version of them gets the runs.
 
-Owns: these commands. Never: the rules (the engine has them).
+Owns: these commands. Never: the rules (the engine has them), or what a worker does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from clew.cli._connection import Place, command, owning, reading
+from clew.cli._connection import Place, command, connect, owning, place_of, place_options, reading
 from clew.cli._errors import CommandError
 from clew.cli._groups import NounGroup
 from clew.cli._output import print_json, print_json_line, print_table, time_text
+from clew.cli._supervisor import Supervisor
+from clew.cli._worker_code import make_workers
 from clew.client import WorkerDeploymentDescription, WorkerDeploymentInfo
 from clew.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, VersioningOverride
 from clew.model.policies import DeploymentVersion
@@ -29,6 +34,52 @@ def worker() -> None:
 @worker.group("deployment", cls=NounGroup)
 def deployment() -> None:
     """Worker deployments: their versions, and which of them gets the runs."""
+
+
+@worker.command("run")
+@click.argument("module")
+@click.option("--task-queue", "-q", default="default", show_default=True, help="Of a worker made from a bare module.")
+@click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="How many to run it in.")
+@click.option("--reload", "is_reloading", is_flag=True, help="Start anew when code below this directory changes.")
+@place_options
+def run(module: str, task_queue: str, processes: int, is_reloading: bool, **options: Any) -> None:
+    """Run the worker of a MODULE until it is told to stop (SIGTERM or Ctrl-C).
+
+    MODULE is one with workflows and activities, all of which are registered; or module:function, where the function
+    gets a client and returns a Worker, or several. With --processes each process has its own, and one that dies is
+    started again.
+    """
+    place = place_of(options)
+    if processes == 1 and not is_reloading:
+        asyncio.run(_run_workers(place, module, task_queue))
+        return
+    arguments = ["worker", "run", module, "--task-queue", task_queue, *place.arguments()]
+    asyncio.run(_supervise(Supervisor(arguments, count=processes, is_reloading=is_reloading, secrets=place.secrets())))
+
+
+async def _run_workers(place: Place, module: str, task_queue: str) -> None:
+    async with await connect(place) as client:
+        workers = await make_workers(client, module, task_queue)
+        print(f"Working for {client.connection.address}, namespace {client.namespace!r}.", file=sys.stderr, flush=True)
+        loop = asyncio.get_running_loop()
+        running = [asyncio.ensure_future(one.run()) for one in workers]
+
+        def stop() -> None:
+            stopping.extend(asyncio.ensure_future(one.shutdown()) for one in workers)
+
+        stopping: list[asyncio.Future[None]] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        try:
+            await asyncio.gather(*running)
+        finally:
+            await asyncio.gather(*(one.shutdown() for one in workers))
+
+
+async def _supervise(supervisor: Supervisor) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
+    await supervisor.run()
 
 
 _ROUTING = (

@@ -37,7 +37,7 @@ from clew.service.requests import QueryWorkflowRequest
 _RUN_ID = click.option("--run-id", "-r", metavar="ID", help="A certain run; the current one when not given.")
 
 
-@click.group(cls=NounGroup)
+@click.group(cls=NounGroup, later={"debug": "clew.cli.debug:debug", "stack": "clew.cli.debug:stack"})
 def workflow() -> None:
     """Runs of workflows."""
 
