@@ -5,17 +5,26 @@ Owns: that choice. Never: an engine or a store.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Final
 
 from clew.embedded import EmbeddedConnection, connect_embedded
+from clew.ports.store import Store
 from clew.server.settings import SettingsError
+from clew.stores import is_shared, name_of
 
-_FORMS: Final = "give one with --store: 'sqlite:claims.db' (a file), or 'sqlite::memory:' (gone when the server stops)"
+_FORMS: Final = (
+    "give one with --store: 'sqlite:claims.db' (a file), 'sqlite::memory:' (gone when the server stops) or "
+    "'postgresql://…' (which several nodes may share)"
+)
 
 
-async def open_engine(store: str) -> EmbeddedConnection:
+async def open_engine(store: str, wrap_store: Callable[[Store], Store]) -> EmbeddedConnection:
     """Open a store and run the engine on it, in a thread of its own.
+
+    Args:
+        store: Connection string.
+        wrap_store: Put between engine and store.
 
     Raises:
         SettingsError: The text names no store that a server can run on.
@@ -23,10 +32,11 @@ async def open_engine(store: str) -> EmbeddedConnection:
     """
     if not store:
         raise SettingsError(f"A server needs a store; {_FORMS}.")
+    if is_shared(store):
+        return await connect_embedded(store, wrap_store=wrap_store)
     if store.startswith("sqlite:") and (path := _sqlite_path(store)):
-        return await connect_embedded(path)
-    shown = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:…@", store)
-    raise SettingsError(f"{shown!r} names no store that a server can run on; {_FORMS}.")
+        return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True)
+    raise SettingsError(f"{name_of(store)!r} names no store that a server can run on; {_FORMS}.")
 
 
 def _sqlite_path(store: str) -> str:

@@ -129,7 +129,7 @@ async def run_node(
     listener = listen(settings)
     with listener:
         url = url_of(listener)
-        connection = await open_engine(settings.store)
+        connection = await open_engine(settings.store, lambda store: store)
         try:
             node = Node(settings, connection)
             stop = _Stop(node, before_stop)
