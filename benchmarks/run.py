@@ -40,13 +40,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
     parser.add_argument("--uvloop", action="store_true", help="run the caller's loop, and the floor's, on uvloop")
+    parser.add_argument("--link", action="store_true", help="the engine in a process of its own, behind a link")
     options = parser.parse_args()
+    workloads.shape.update(link=options.link, uvloop=options.uvloop)
     runs_count = options.runs or (QUICK_RUNS_COUNT if options.quick else RUNS_COUNT)
     wanted = {name.upper() for name in options.names}
     unknown = wanted - _workloads(options.quick).keys()
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(_workloads(False))}")
-    _print_machine(options.uvloop)
+    _print_machine(options.uvloop, options.link)
     print(f"median of {runs_count} runs (least … most)\n")
     run = _runner(options.uvloop)
     for name, workload in _workloads(options.quick).items():
@@ -139,11 +141,12 @@ def _runner(wants_uvloop: bool) -> Callable[..., object]:
     return uvloop.run
 
 
-def _print_machine(wants_uvloop: bool) -> None:
+def _print_machine(wants_uvloop: bool, is_linked: bool) -> None:
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
     print(f"{time.strftime('%Y-%m-%d %H:%M')}  {platform.platform()}  {os.cpu_count()} CPUs  load {load}")
     print(f"Python {platform.python_version()}  SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL")
-    print(f"caller's loop: {'uvloop' if wants_uvloop else 'asyncio'}; engine, worker and load in one process")
+    where = "engine in a second process, behind a link" if is_linked else "engine, worker and load in one process"
+    print(f"caller's loop: {'uvloop' if wants_uvloop else 'asyncio'}; {where}")
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ class LinkClient:
         lane.bind(wire, 0 if is_new else welcome.received)
         self._connection = connection
         self.connects_count += 1
-        self.service.connected(lane, is_new=is_new, calls_max=welcome.options.calls_max)
+        self.service.connected(lane, welcome.options, is_new=is_new)
         self._ping_later()
         if not self._ready.done():
             self._ready.set_result(None)

@@ -30,6 +30,12 @@ from clew.service.contract import Service, TaskSink
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
 
+SENDS_MAX: Final = 5
+"""A call that was under way when so many sessions in a row ended is likely to be what ends them."""
+
+_HEAD_BYTES_MAX: Final = 1_000
+"""What a message adds to its body, at most."""
+
 _ATTACH: Final = Method("attach_worker")
 
 
@@ -37,7 +43,7 @@ _ATTACH: Final = Method("attach_worker")
 class _Call:
     """One call that waits for its answer."""
 
-    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "worker")
+    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "sends_count", "worker")
 
     def __init__(self, call_id: int, method: Method, body: bytes, made_at: float, worker: int = 0) -> None:
         self.call_id = call_id
@@ -46,6 +52,7 @@ class _Call:
         self.made_at = made_at
         self.reply: Reply[Any] = Reply()
         self.is_sent = False
+        self.sends_count = 0
         self.worker = worker
 
 
@@ -66,6 +73,7 @@ class RemoteService(RemoteCalls):
         self._plain_count = 0
         self._reports_count = 0
         self._calls_max = 0
+        self._body_bytes_max = f.OPTIONS_DEFAULT.message_bytes_max - _HEAD_BYTES_MAX
         self._quiet: asyncio.Future[None] | None = None
         self._last_call_id = 0
         self._workers: dict[int, RemoteWorker] = {}
@@ -89,16 +97,27 @@ class RemoteService(RemoteCalls):
 
     # --- connections ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call waits for its answer."""
+        return not self._calls and not self._queued
+
+    @property
+    def refuses_at_once(self) -> bool:
+        """Whether there has been no connection for so long that calls are refused without waiting for one."""
+        return self._refusal is not None
+
     async def wait_reports_answered(self, seconds: float) -> None:
         """Wait until no worker waits for the verdict on something it reported, at most so long."""
         if self._reports_count:
             self._quiet = self._loop.create_future()
             await asyncio.wait([self._quiet], timeout=seconds)
 
-    def connected(self, lane: Lane, *, is_new: bool, calls_max: int) -> None:
+    def connected(self, lane: Lane, options: f.LinkOptions, *, is_new: bool) -> None:
         """There is a connection; in a new session, everything that is not over is begun again."""
         self._lane = lane
-        self._calls_max = calls_max
+        self._calls_max = options.calls_max
+        self._body_bytes_max = options.message_bytes_max - _HEAD_BYTES_MAX
         self._refusal = None
         self._is_held_back = False
         if is_new:
@@ -145,7 +164,7 @@ class RemoteService(RemoteCalls):
             worker.begin_again()
         again: list[_Call] = []
         for call in under_way:
-            if call.method.is_repeatable:
+            if call.method.is_repeatable and call.sends_count < SENDS_MAX:
                 again.append(call)
             else:
                 call.reply.set_exception(RPCError(_unknown_outcome(call.method.name)))
@@ -172,6 +191,8 @@ class RemoteService(RemoteCalls):
         refusal = self._closed_by or self._refusal
         if refusal is not None and method is not _ATTACH_AGAIN:
             raise RPCError(refusal.rejection)
+        if len(body) > self._body_bytes_max:
+            raise RPCError(_too_large(method.name, len(body), self._body_bytes_max))
         self._last_call_id += 1
         call = _Call(self._last_call_id, method, body, self._loop.time(), worker)
         if self._queued or self._lane is None or not self._may_send(call):
@@ -201,6 +222,7 @@ class RemoteService(RemoteCalls):
     def _send(self, lane: Lane, call: _Call) -> None:
         self._calls[call.call_id] = call
         call.is_sent = True
+        call.sends_count += 1
         if call.method.is_report:
             self._reports_count += 1
         else:
@@ -307,6 +329,16 @@ class RemoteService(RemoteCalls):
 
 
 _ATTACH_AGAIN: Final = Method("attach_worker")
+
+
+def _too_large(method: str, size: int, limit: int) -> Rejection:
+    return Rejection(
+        code=RejectionCode.LIMIT_EXCEEDED,
+        message=(
+            f"The request of {method} has {size} bytes; the node takes at most {limit}. Keep large data elsewhere, "
+            "such as in a payload store, and pass a reference."
+        ),
+    )
 
 
 def _unknown_outcome(method: str) -> Rejection:
