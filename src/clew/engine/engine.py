@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -44,10 +45,11 @@ from clew.engine.attention import Attention
 from clew.engine.claims import Claims
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
+from clew.engine.express import Express
 from clew.engine.fleet import Fleet, FleetSettings
 from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
 from clew.engine.history import HistoryWaiters
-from clew.engine.ids import IdBlocks, Ids
+from clew.engine.ids import IdBlocks
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
 from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
@@ -126,7 +128,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._is_open = False
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
-        self._ids: Ids = IdBlocks(store) if self._fleet is None else self._fleet.ids
+        self._ids = IdBlocks(store)
         self._cache = RunCache(store, on_stale=self._discarded)
         self._waiters = HistoryWaiters()
         self._locator = Locator(
@@ -138,7 +140,7 @@ class Engine:
             wait_settled=self._wait_settled,
         )
         self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded, on_finished=self._finished)
-        self._versions = Versions(store, clock, on_rerouted=self._rerouted, peers=peers)
+        self._versions = Versions(store, clock, on_rerouted=self._rerouted)
         self._matcher: Matcher = Matcher(
             store,
             clock,
@@ -187,6 +189,33 @@ class Engine:
             namespaces=self.namespaces,
             locator=self._locator,
         )
+        self._attention = Attention(
+            store,
+            clock,
+            self._cache,
+            peers=peers,
+            rescan=None if fleet is None else fleet.lease,
+            wake=self._wake_due,
+            on_stale=self._discarded,
+        )
+        self._express = Express(
+            clock=clock,
+            entropy=entropy,
+            ids=self._ids,
+            cache=self._cache,
+            pipeline=self._pipeline,
+            funnel=self._funnel,
+            desk=self._desk,
+            matcher=self._matcher,
+            versions=self._versions,
+            namespaces=self.namespaces,
+            attention=self._attention,
+            waiters=self._waiters,
+            peers=self._peers,
+            starter=self._starter,
+            general_operation=self._general_operation,
+            wake_askers=self._wake_askers,
+        )
         self._claims: Claims = Claims(
             store=store,
             clock=clock,
@@ -197,15 +226,6 @@ class Engine:
             versions=self._versions,
             locator=self._locator,
             peers=peers,
-        )
-        self._attention = Attention(
-            store,
-            clock,
-            self._cache,
-            peers=peers,
-            rescan=None if fleet is None else fleet.lease,
-            wake=self._wake_due,
-            on_stale=self._discarded,
         )
         self._outbox = Outbox(
             store=store,
@@ -240,7 +260,6 @@ class Engine:
             matcher=self._matcher,
             locator=self._locator,
             namespaces=self.namespaces,
-            peers=peers,
         )
         self._api_keys = ApiKeys(store, clock, entropy)
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces, peers)
@@ -325,6 +344,8 @@ class Engine:
 
     def start_workflow(self, request: i.StartWorkflowRequest) -> Awaitable[r.StartWorkflowResponse]:
         """Start a run, or answer with the one that the policies say to use."""
+        if self._is_open and (reply := self._express.start_workflow(request)) is not None:
+            return reply
         future: asyncio.Future[r.StartWorkflowResponse] = self._loop.create_future()
         if self._refuses(future):
             return future
@@ -497,7 +518,6 @@ class Engine:
     async def _operate(self, call: Awaitable[T]) -> T:
         self._check_open()
         with telling_store_errors():
-            await self._peers.refresh()
             return await call
 
     def _why_unmatched(self, state: ExecutionState, task_queue: str, kind: TaskKind, type_name: str) -> str:
@@ -552,12 +572,12 @@ class Engine:
             with telling_store_errors():
                 await self._deployments.admit_worker(hello)
             self._check_open()
-        session = self._matcher.attach(hello, sink)
-        await self._peers.announce()
-        return session
+        return self._matcher.attach(hello, sink)
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
         """Take the commands of a workflow task."""
+        if self._is_open and (reply := self._express.complete_workflow_task(request)) is not None:
+            return reply
         return self._by_token(
             request.token,
             lambda entry: partial(self._decide_complete_workflow_task, entry, request),
@@ -609,9 +629,24 @@ class Engine:
 
     def complete_activity(self, request: i.CompleteActivityRequest) -> Awaitable[None]:
         """Record an activity's result."""
-        return self._by_target(
-            request.token, lambda s, now: decide_complete_activity(s, request, now, limits=self._limits(s.namespace))
-        )
+        if self._is_open and (reply := self._express.complete_activity(request)) is not None:
+            return reply
+        return self._by_target(request.token, self._completion_of(request))
+
+    def _completion_of(self, request: i.CompleteActivityRequest) -> Decision:
+        return lambda s, now: decide_complete_activity(s, request, now, limits=self._limits(s.namespace))
+
+    def _general_operation(self, request: Any, reply: Reply[Any]) -> Operation:
+        """The operation of an input that took the express way and has to be decided again, or refused."""
+        if isinstance(request, i.CompleteActivityRequest):
+            token = request.token
+            assert isinstance(token, i.TaskToken), "the express way takes tokens only"
+            return Operation(self._completion_of(request), reply, locate=lambda: self._locator.by_token(token))
+        if isinstance(request, i.CompleteWorkflowTaskRequest):
+            return self._bound(
+                lambda entry: partial(self._decide_complete_workflow_task, entry, request), None, request.token, reply
+            )
+        return Operation(_decide_nothing, reply)
 
     def fail_activity(self, request: i.FailActivityRequest) -> Awaitable[None]:
         """Record a failed attempt: it is tried again, or the activity fails."""
@@ -703,13 +738,15 @@ class Engine:
     def _bound(
         self,
         bind: Callable[[RunEntry], Decision],
-        entry: RunEntry,
+        entry: RunEntry | None,
         token: i.TaskToken,
         future: Reply[Any],
-        on_committed: Callable[[RunEntry, Transition], None] | None,
-        reply: Callable[[RunEntry, Transition], Any] | None,
+        on_committed: Callable[[RunEntry, Transition], None] | None = None,
+        reply: Callable[[RunEntry, Transition], Any] | None = None,
     ) -> Operation:
-        operation = Operation(bind(entry), future, on_committed=on_committed, reply=reply)
+        """An operation whose decision is bound to the entry that it is taken on; None when it has to be found first."""
+        decide = _decide_nothing if entry is None else bind(entry)
+        operation = Operation(decide, future, on_committed=on_committed, reply=reply)
 
         async def locate() -> RunEntry:
             again = await self._locate_with_started(token)
@@ -818,13 +855,16 @@ class Engine:
             for event in transition.events:
                 if type(event) is WorkflowExecutionOptionsUpdated:
                     self._matcher.reroute(state.namespace, entry.run_key)
-                    self._peers.on_run_rerouted(entry)
         if entry.update_waiters:
             self._updates.wake(entry, transition)
         self._peers.on_changed(entry, transition)
         if entry.queries:
-            for query in self._queries.ask_waiting(entry):
-                self._funnel.spawn(self._queries.ask_directly(entry, query))
+            self._wake_askers(entry)
+
+    def _wake_askers(self, entry: RunEntry) -> None:
+        """Ask what waited for a workflow task, and can be asked without one now."""
+        for query in self._queries.ask_waiting(entry):
+            self._funnel.spawn(self._queries.ask_directly(entry, query))
 
     def _finished(self, entry: RunEntry) -> None:
         """The run is closed, and that is durable."""
@@ -922,6 +962,10 @@ def _recorded_markers(entry: RunEntry, transition: Transition) -> r.RecordMarker
         event_time=recorded.event_time,
         is_end_wanted=recorded.is_end_wanted or bool(entry.queries),
     )
+
+
+def _decide_nothing(state: ExecutionState, now: datetime) -> None:
+    """In the place of a decision that is found or given up before it is taken."""
 
 
 def _lacks_started(entry: RunEntry) -> bool:

@@ -29,16 +29,13 @@ from clew.engine.hints import (
     MailWaits,
     QueueHasTasks,
     RoutesChanged,
-    RoutesKnown,
     RowToShare,
-    RunRerouted,
     StickyTask,
 )
-from clew.engine.ids import NODE_NUMBERS, TimedIds
 from clew.engine.mail import Answer, Ask, CancelAttempt, Mail, UpdateRejected, encode_mail
 from clew.engine.node_clock import NodeClock
 from clew.engine.nodes import LEASE_DEFAULT, Nodes
-from clew.engine.peers import Attached, Peers, Presence
+from clew.engine.peers import Attached, Peers
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.entropy import Entropy
 from clew.ports.notifier import Notifier
@@ -56,14 +53,7 @@ logger: Final = logging.getLogger("clew.engine")
 ANSWER_SECONDS: Final = 12.0
 """How long a question sent to another node waits; that node's own patience with its worker is shorter."""
 
-SPREAD_SECONDS: Final = 1.0
-"""How long a change of routes waits for the other nodes to follow; one that missed it does so within a lease time."""
-
-QUEUES_REMEMBERED_MAX: Final = 1_000
-ROWS_SHARED_MAX: Final = 2_000
-"""With one worker that comes; the claims on the others end after a while."""
-
-_presence_decoder: Final = msgspec.json.Decoder(Presence)
+_workers_decoder: Final = msgspec.json.Decoder(list[Attached])
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,19 +77,11 @@ class Fleet(Peers):
         self._store = store
         self._entropy = entropy
         self.lease = settings.lease
-        self.ids = TimedIds(clock)
-        self._number = 0
         self.hints = Hints(settings.notifier, on_hint=self._on_hint, on_gap=self._on_gap)
         self.nodes = Nodes(store, clock, entropy, lease=settings.lease, address=settings.address, events=self)
         self._bodies: dict[str, bytes] = {}
         self._workers: dict[str, list[Attached]] = {}
         self._asked: dict[str, asyncio.Future[QueryWorkflowResponse]] = {}
-        self._route_changes = 0
-        self._spreading: dict[int, tuple[set[str], asyncio.Future[None]]] = {}
-        """The nodes that have not yet followed a change of routes, and who waits for them."""
-        self._queued_at: dict[tuple[str, str], float] = {}
-        """When this node last queued rows, by namespace and task queue."""
-        self._loop = asyncio.get_running_loop()
         self._background = Background("fleet")
         self._reactions: Reactions | None = None
 
@@ -151,61 +133,14 @@ class Fleet(Peers):
             if worker.hello.namespace == namespace and task_queue in (None, worker.hello.task_queue)
         ]
 
-    async def refresh(self) -> None:
-        """Read the view of the fleet; what cannot be read stays as it was."""
-        try:
-            await self.nodes.look_now()
-        except StoreError as error:
-            logger.warning("fleet.view_unread error=%s", error)
-
-    async def announce(self) -> None:
-        """Write what this node's workers poll."""
-        try:
-            await self.nodes.tell_news()
-        except StoreError as error:
-            logger.warning("fleet.workers_not_announced error=%s", error)
-            self.nodes.look_soon()
-
-    async def spread_routes(self) -> None:
-        """Have the others read the routing of worker versions, and wait until they have, though not long."""
-        if not (self.nodes.live and self.hints.is_connected):
-            return
-        self._route_changes += 1
-        change, missing = self._route_changes, set(self.nodes.live)
-        spread: asyncio.Future[None] = self._loop.create_future()
-        self._spreading[change] = missing, spread
-        try:
-            self.hints.send(ALL_NODES, RoutesChanged(change))
-            await asyncio.wait([spread], timeout=SPREAD_SECONDS)
-        finally:
-            del self._spreading[change]
-        if missing:
-            logger.warning("fleet.routes_not_confirmed nodes=%s", ", ".join(sorted(missing)))
-
-    def on_routes_known(self, sender: str, hint: RoutesKnown) -> None:
-        """Another node goes by the routing of this one's change."""
-        missing, spread = self._spreading.get(hint.change, (set[str](), None))
-        missing.discard(sender)
-        if not missing and spread is not None and not spread.done():
-            spread.set_result(None)
-
     # --- what `Nodes` tells -----------------------------------------------------------------------------------------
 
     def describe_node(self) -> bytes:
-        """The workers attached here, and the node's number."""
-        return msgspec.json.encode(Presence(number=self._number, workers=self._parts().attached()))
+        """The workers attached here."""
+        return msgspec.json.encode(self._parts().attached())
 
-    async def on_joining(self) -> None:
-        """Take a number that no other node is known to have."""
-        self._number = await self._store.reserve_run_keys(1) % NODE_NUMBERS
-
-    async def on_joined(self, node_id: str, old_id: str, view: FleetView) -> None:
+    async def on_joined(self, node_id: str, old_id: str) -> None:
         """This node has an id now."""
-        others = {_decode_presence(node.body).number for node in view.nodes if node.node_id != node_id}
-        while self._number in others:
-            # Of two that came at once with one number, the later at least sees the other here.
-            self._number = await self._store.reserve_run_keys(1) % NODE_NUMBERS
-        self.ids.renumber(self._number)
         await self.hints.listen(node_id)
         self._parts().on_joined(node_id, old_id)
 
@@ -214,7 +149,7 @@ class Fleet(Peers):
         for node in view.nodes:
             if node.node_id != self.nodes.node_id and self._bodies.get(node.node_id) != node.body:
                 self._bodies[node.node_id] = node.body
-                self._learn_workers(node.node_id, _decode_presence(node.body).workers)
+                self._workers[node.node_id] = _decode_workers(node.body)
         for node_id in gone:
             self._bodies.pop(node_id, None)
             self._workers.pop(node_id, None)
@@ -222,18 +157,6 @@ class Fleet(Peers):
         if view.has_mail:
             parts.fetch_mail()
         parts.on_nodes(new, gone)
-
-    def _learn_workers(self, node_id: str, workers: list[Attached]) -> None:
-        """Workers that came just now may have missed rows that this node queued before it knew of them."""
-        known = {worker.session_id for worker in self._workers.get(node_id, ())}
-        self._workers[node_id] = workers
-        since = self._loop.time() - self.lease.total_seconds()
-        new = [worker for worker in workers if worker.session_id not in known]
-        for namespace, task_queue in {(worker.hello.namespace, worker.hello.task_queue) for worker in new}:
-            if self._queued_at.get((namespace, task_queue), 0.0) > since:
-                self.hints.send(node_id, QueueHasTasks(namespace, task_queue))
-            for row in self._parts().rows_set_aside(namespace, task_queue, new)[:ROWS_SHARED_MAX]:
-                self.hints.send(node_id, RowToShare(row))
 
     def on_gained(self, shards: list[int]) -> None:
         """The work of these shards is this node's from now on."""
@@ -249,19 +172,16 @@ class Fleet(Peers):
         """A worker of this node came or went."""
         self.nodes.look_soon()
 
-    def on_run_rerouted(self, entry: RunEntry) -> None:
-        """Tasks of this run may go to another worker version."""
-        self._send(ALL_NODES, RunRerouted(entry.state.namespace, entry.shard, entry.run_key))
+    def on_routes_changed(self) -> None:
+        """This node changed the routing of worker versions."""
+        self._send(ALL_NODES, RoutesChanged())
 
     def on_rows_queued(self, rows: Iterable[TaskRow]) -> None:
         """Rows wait for a worker: say so, if another node has one on the queue."""
-        now = self._loop.time()
-        for namespace, task_queue in {(row.namespace, row.task_queue) for row in rows}:
-            self._queued_at[namespace, task_queue] = now
-            if self.workers(namespace, task_queue):
-                self._send(ALL_NODES, QueueHasTasks(namespace, task_queue))
-        if len(self._queued_at) > QUEUES_REMEMBERED_MAX:
-            self._queued_at.clear()
+        if self.nodes.live:
+            for namespace, task_queue in {(row.namespace, row.task_queue) for row in rows}:
+                if self.workers(namespace, task_queue):
+                    self._send(ALL_NODES, QueueHasTasks(namespace, task_queue))
 
     def on_set_aside(self, row: TaskRow) -> None:
         """No worker here can have this task: offer it to nodes that have workers on the queue."""
@@ -277,12 +197,11 @@ class Fleet(Peers):
         self.post(node_of(session_id), CancelAttempt(session_id=session_id, token=token, reason=reason))
 
     def on_waiting(self, entry: RunEntry, *, close_only: bool) -> None:
-        """Somebody here begins to wait on this run; when its worker is not here, the others hear of it at once."""
+        """Somebody here begins to wait on this run."""
         state = entry.state
         task = state.workflow_task
         holder = (task.session or task.sticky_session) if task is not None else state.sticky_session
-        is_here = node_of(holder) == self.nodes.node_id
-        self._parts().watches.watch(entry, close_only=close_only, at_once=not close_only and not is_here)
+        self._parts().watches.watch(entry, close_only=close_only, at_once=self.is_elsewhere(holder))
 
     def on_changed(self, entry: RunEntry, transition: Transition) -> None:
         """This node changed a run: tell those who wait on it."""
@@ -360,13 +279,13 @@ def node_of(session_id: str) -> str:
     return session_id.rpartition("/")[0]
 
 
-def _decode_presence(body: bytes) -> Presence:
+def _decode_workers(body: bytes) -> list[Attached]:
     try:
-        return _presence_decoder.decode(body)
+        return _workers_decoder.decode(body)
     except msgspec.DecodeError as error:
-        # A node of another release may describe itself in other words.
-        logger.debug("fleet.node_unreadable error=%s", error)
-        return Presence(number=-1, workers=[])
+        # A node of another release may describe its workers in other words.
+        logger.debug("fleet.workers_unreadable error=%s", error)
+        return []
 
 
 def _unanswered(what: str) -> RPCError:

@@ -170,7 +170,7 @@ class Funnel:
         try:
             outcome = operation.decide(entry.state, now)
         except Exception as error:  # noqa: BLE001 - a bug in a decision parks this run and leaves the others be
-            self._park(entry, operation, error)
+            self.park(entry, operation, error)
             return
         if isinstance(outcome, Rejection):
             rejection = outcome
@@ -184,7 +184,7 @@ class Funnel:
         try:
             self.submit(entry, outcome, operation, now)
         except Exception as error:  # noqa: BLE001 - likewise: what was decided is not committed, so it must not stay
-            self._park(entry, operation, error)
+            self.park(entry, operation, error)
 
     def submit(self, entry: RunEntry, transition: Transition, operation: Operation | None, now: datetime) -> None:
         """Hand over what the transition made ready, and commit it."""
@@ -305,7 +305,7 @@ class Funnel:
     def settle(self, submission: OpSubmission, outcome: Outcome) -> None:
         """The pipeline's word on a submission: perform its effects and answer, or take its offers back."""
         if outcome is not CommitStatus.COMMITTED:
-            self._lost(submission, outcome)
+            self.lost(submission, outcome)
             return
         entry, transition, operation = submission.entry, submission.decided, submission.operation
         for offer in submission.offers:
@@ -337,7 +337,8 @@ class Funnel:
             elif kind is RunClosed:
                 self._cache.mark_closed(entry)
 
-    def _lost(self, submission: OpSubmission, outcome: Outcome) -> None:
+    def lost(self, submission: OpSubmission, outcome: Outcome) -> None:
+        """A submission was not committed, or nobody knows: take its offers back, and decide again if that may help."""
         operation = submission.operation
         if isinstance(outcome, StoreError):
             self._on_failed(submission.entry, outcome)
@@ -388,7 +389,7 @@ class Funnel:
         if submission.tasks_delete:
             await self._desk.release_rows(submission.tasks_delete)
 
-    def _park(self, entry: RunEntry, operation: Operation, error: Exception) -> None:
+    def park(self, entry: RunEntry, operation: Operation, error: Exception) -> None:
         """A bug in a decision: forget the half-changed state, tell the caller, leave the stored run as it is."""
         logger.error("engine.decision_failed run_id=%s", entry.state.run_id, exc_info=error)
         self._on_discard(entry)

@@ -20,8 +20,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
+from clew.core.express import Taker
 from clew.engine.background import Background
-from clew.engine.peers import Attached, Peers
+from clew.engine.peers import Peers
 from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
@@ -57,6 +58,7 @@ class Session:
         "session_id",
         "sink",
         "sticky_waiting",
+        "taker",
         "version",
         "workflow_credits",
     )
@@ -65,6 +67,7 @@ class Session:
         self.session_id = session_id
         self.queue = queue
         self.hello = hello
+        self.taker = Taker(session_id, hello.identity)
         self.sink = sink
         self.workflow_credits = 0
         self.has_granted = False
@@ -391,6 +394,19 @@ class Matcher:
                 return session
         return None
 
+    def take_cached_session(self, session_id: str) -> Session | None:
+        """The session without versioning that has a run cached, with one workflow credit used up; None when it has
+        none left, or takes no more."""
+        session = self._sessions.get(session_id)
+        if session is None or session.version is not None or session_id not in session.queue.sessions:
+            return None
+        return session if self.use_workflow_credit(session) else None
+
+    def give_back_activity(self, session: Session) -> None:
+        """Undo `take_activity_session` in the same turn."""
+        session.activity_credits += 1
+        session.queue.ready[TaskKind.ACTIVITY][session] = None
+
     def is_polled(self, namespace: str, task_queue: str, kind: TaskKind, version: DeploymentVersion | None) -> bool:
         """Whether any session of the version on the queue takes this kind of task."""
         sessions = self._queue(namespace, task_queue).sessions.values()
@@ -438,17 +454,8 @@ class Matcher:
         queue.backlog[kind] = True
         self._drain_soon(queue, kind)
 
-    def can_take(self, row: TaskRow, want: Want) -> bool:
-        """Whether a session with a credit may have the task."""
-        return any(session.takes(want) for session in self._queue(row.namespace, row.task_queue).ready[want.kind])
-
-    def set_aside(self, row: TaskRow, want: Want, *, is_shared: bool = False) -> None:
-        """No session can have this claimed row at the moment: it is started as soon as one can.
-
-        One that another node shares is not shared again, and kept only for a session that may have it later.
-        """
-        if is_shared and not any(s.takes(want) for s in self._queue(row.namespace, row.task_queue).sessions.values()):
-            return
+    def set_aside(self, row: TaskRow, want: Want) -> None:
+        """No session can have this claimed row at the moment: it is started as soon as one can."""
         set_aside = self._queue(row.namespace, row.task_queue).set_aside
         if want not in set_aside:
             set_aside[want] = {}
@@ -460,8 +467,7 @@ class Matcher:
                     _name(want.version),
                 )
         set_aside[want][row.task_id] = row
-        if not is_shared:
-            self._peers.on_set_aside(row)
+        self._peers.on_set_aside(row)
 
     def forget_set_aside(self, row: TaskRow) -> None:
         """Nobody wants this row any more."""
@@ -477,19 +483,9 @@ class Matcher:
                 if queue.ready[kind] and not queue.draining[kind]:
                     self.note_backlog(queue.namespace, queue.name, kind)
 
-    def is_polled_for(self, row: TaskRow) -> bool:
-        """Whether a session here takes tasks of the kind from the row's queue."""
-        return any(session.polls(row.kind) for session in self._queue(row.namespace, row.task_queue).sessions.values())
-
-    def rows_set_aside(self, namespace: str, task_queue: str, workers: Iterable[Attached]) -> list[TaskRow]:
-        """The rows set aside in a queue that one of these workers of another node may have."""
-        set_aside = self._queue(namespace, task_queue).set_aside
-        return [
-            row
-            for want, rows in set_aside.items()
-            if any(want.fits(worker.hello, worker.version) for worker in workers)
-            for row in rows.values()
-        ]
+    def is_wanted(self, row: TaskRow) -> bool:
+        """Whether a session here waits for work of the kind on the row's queue."""
+        return bool(self._queue(row.namespace, row.task_queue).ready[row.kind])
 
     def reroute(self, namespace: str, run_key: int | None = None) -> None:
         """Which version tasks go to has changed: look again at those that wait here, all or those of one run."""

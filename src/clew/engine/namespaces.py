@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from clew.core.express import Bounds
 from clew.model.limits import LIMITS_DEFAULT, RETENTION_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.entropy import Entropy
@@ -23,7 +24,7 @@ SECRET_BYTES: Final = 32
 class Namespace:
     """One namespace as the hot path needs it."""
 
-    __slots__ = ("limits", "name", "retention_seconds", "secret", "settings")
+    __slots__ = ("bounds", "limits", "name", "retention_seconds", "secret", "settings")
 
     def __init__(self, row: NamespaceRow, limits_default: Limits = LIMITS_DEFAULT) -> None:
         self.name = row.name
@@ -35,6 +36,7 @@ class Namespace:
             if self.settings
             else limits_default
         )
+        self.bounds = Bounds.of(self.limits)
 
 
 class Namespaces:
@@ -59,6 +61,10 @@ class Namespaces:
             )
             rows = await self._store.list_namespaces()
         self._known = {row.name: Namespace(row, self._limits_default) for row in rows}
+
+    def known(self, name: str) -> Namespace | None:
+        """The namespace, if this node has met it."""
+        return self._known.get(name)
 
     def get(self, name: str) -> Namespace:
         """The namespace.

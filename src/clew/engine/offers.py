@@ -17,13 +17,15 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from clew.core.decisions import decide_start_activity, decide_start_workflow_task
 from clew.core.idempotency import idempotency_key
 from clew.core.replies import StartedActivity, StartedWorkflowTask
 from clew.core.transition import ActivityCancelWanted, ActivityTaskReady, WorkflowTaskReady
 from clew.core.versioning import forget_sticky
 from clew.engine.history import read_events
-from clew.engine.ids import Ids
+from clew.engine.ids import IdBlocks
 from clew.engine.matching import Matcher, Session
 from clew.engine.peers import Peers
 from clew.engine.runs import RunEntry
@@ -89,8 +91,22 @@ class ActivityOffer:
         self.attempt = started.attempt
         self.lease_id = started.lease_id
         self.heartbeat_details = activity.heartbeat_details
-        self.attempt_scheduled_time = activity.attempt_scheduled_time or activity.scheduled_time
+        self.attempt_scheduled_time: datetime | None = activity.attempt_scheduled_time or activity.scheduled_time
         self.started_time = activity.started_time
+
+    @classmethod
+    def of_task(cls, entry: RunEntry, session: Session, task: ActivityTask) -> ActivityOffer:
+        """The offer whose sending is to hand over this very task."""
+        offer = cls.__new__(cls)
+        offer.entry = entry
+        offer.session = session
+        offer.scheduled_event_id = task.token.scheduled_event_id
+        offer.attempt = task.attempt
+        offer.lease_id = task.token.lease_id
+        offer.heartbeat_details = task.heartbeat_details
+        offer.attempt_scheduled_time = task.current_attempt_scheduled_time or task.scheduled_time
+        offer.started_time = task.started_time
+        return offer
 
     def is_held(self, entry: RunEntry) -> bool:
         """Whether the run, as it is now, counts on this very attempt being with the session."""
@@ -113,7 +129,7 @@ class OfferDesk:
         self,
         store: Store,
         matcher: Matcher,
-        ids: Ids,
+        ids: IdBlocks,
         *,
         limits_of: Callable[[str], Limits],
         secret_of: Callable[[str], bytes],
@@ -471,3 +487,10 @@ def _first_event_id(offer: WorkflowOffer) -> int:
 def _last_event_id(started: StartedWorkflowTask) -> int:
     """The last event of history that belongs to the task; synthetic ones come after it."""
     return started.scheduled_event_id - 1 if started.synthetic_events else started.started_event_id
+
+
+def with_queries(entry: RunEntry, task: WorkflowTask) -> WorkflowTask:
+    """The task with the questions that wait for it; they ride on it from now on."""
+    entry.queries_on_task += entry.queries
+    entry.queries = []
+    return msgspec.structs.replace(task, queries=tuple([query.task for query in entry.queries_on_task]))

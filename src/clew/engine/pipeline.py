@@ -47,7 +47,7 @@ from clew.ports.store import (
 from clew.service.reply import Reply
 
 if TYPE_CHECKING:
-    from clew.engine.ids import Ids
+    from clew.engine.ids import IdBlocks
 
 BATCHES_IN_FLIGHT_MAX: Final = 2
 """One being made durable, one queued behind it, so that the writer never waits for the loop."""
@@ -105,7 +105,7 @@ class CommitPipeline:
     def __init__(
         self,
         store: Store,
-        ids: Ids,
+        ids: IdBlocks,
         *,
         on_discard: Callable[[RunEntry], None],
         on_finished: Callable[[RunEntry], None],
@@ -120,8 +120,6 @@ class CommitPipeline:
         self._open: list[Submission] = []
         """The first submission of each run since its last flush; also at the entry, which finds it by that."""
         self._in_flight = 0
-        self._is_guard_lost = False
-        """Whether an entry is being discarded because its unit lost a guard."""
         self._flush_is_scheduled = False
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -177,8 +175,7 @@ class CommitPipeline:
         for member in unit:
             member.entry.open_head = None
             self._open.remove(member)
-        # After a lost guard it is decided again; a store that fails is for the caller to know.
-        self._settle_unit(head, CommitStatus.VERSION_CONFLICT if self._is_guard_lost else StoreUnavailable(_ABANDONED))
+        self._settle_unit(head, StoreUnavailable(_ABANDONED))
         self._wake_if_idle()
 
     async def wait_idle(self) -> None:
@@ -351,9 +348,7 @@ class CommitPipeline:
         unit = head.unit or [head]
         for member in list(unit):
             if outcome is not CommitStatus.COMMITTED:
-                self._is_guard_lost = isinstance(outcome, CommitStatus)
                 self._on_discard(member.entry)
-                self._is_guard_lost = False
             submissions = (member, *(member.more or ()))
             for submission in submissions:
                 submission.on_settled(submission, outcome)

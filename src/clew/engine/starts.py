@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from clew.core.replies import ExistingRun, Repeat, Start, TerminateThenStart, Us
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.funnel import Funnel, Operation, OpSubmission, store_error, submission_of
-from clew.engine.ids import Ids
+from clew.engine.ids import IdBlocks
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.pipeline import CommitPipeline, Outcome
@@ -35,6 +36,7 @@ from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.ports.store import CommitStatus, Store, StoreError
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 from clew.service.requests import StartWorkflowResponse
 
 RACES_MAX: Final = 20
@@ -96,7 +98,7 @@ class Starter:
         store: Store,
         clock: Clock,
         entropy: Entropy,
-        ids: Ids,
+        ids: IdBlocks,
         cache: RunCache,
         pipeline: CommitPipeline,
         funnel: Funnel,
@@ -131,9 +133,15 @@ class Starter:
             self._insert(request, extras, future, latest_run_key=0, races=0)
         return future
 
+    def start_again(self, request: StartWorkflowRequest, reply: Reply[StartWorkflowResponse]) -> None:
+        """A start in the belief that its workflow id is new has met another run: see what the policies say."""
+        future: asyncio.Future[Started] = self._loop.create_future()
+        future.add_done_callback(partial(_forward_response, reply))
+        self._funnel.spawn(self._start_on_existing(request, NO_EXTRAS, future, 1))
+
     def adopt_successor(self, predecessor: RunEntry, state: ExecutionState) -> RunEntry:
         """The entry of the run that follows another one of its chain."""
-        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key(predecessor.run_key))
+        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key())
         entry.expected_latest_run_key = predecessor.run_key
         predecessor.successor = entry
         for update_id in state.updates:
@@ -155,7 +163,7 @@ class Starter:
         latest_run_key: int,
         races: int,
     ) -> None:
-        decided = self._decide(request, extras, latest_run_key)
+        decided = self._decide(request, extras)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return
@@ -168,9 +176,7 @@ class Starter:
         submission = self._submission(entry, transition, settled)
         self._pipeline.submit(submission)
 
-    def _decide(
-        self, request: StartWorkflowRequest, extras: StartExtras, latest_run_key: int
-    ) -> tuple[RunEntry, Transition] | Rejection:
+    def _decide(self, request: StartWorkflowRequest, extras: StartExtras) -> tuple[RunEntry, Transition] | Rejection:
         namespace = self._namespaces.get(request.namespace)
         run_id = self._entropy.uuid7()
         decided = decide_start(
@@ -189,8 +195,7 @@ class Starter:
         if isinstance(decided, Rejection):
             return decided
         state, transition = decided
-        shard = self._shard_of(request.namespace, request.workflow_id)
-        entry = RunEntry(state, shard, self._ids.next_run_key(latest_run_key))
+        entry = RunEntry(state, self.shard_of(request), self._ids.next_run_key())
         if extras.follow is not None:
             followed = extras.follow(entry)
             if isinstance(followed, Rejection):
@@ -320,7 +325,7 @@ class Starter:
         races: int,
     ) -> None:
         """Terminate the open run and start the new one in one unit: never two open, never none."""
-        decided = self._decide(request, extras, existing.run_key)
+        decided = self._decide(request, extras)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return
@@ -348,8 +353,9 @@ class Starter:
         existing.remember(ended.events)
         self._pipeline.submit_together(closing, self._submission(entry, transition, settled))
 
-    def _shard_of(self, namespace: str, workflow_id: str) -> int:
-        return shard_of(namespace, workflow_id, self._store.shard_count)
+    def shard_of(self, request: StartWorkflowRequest) -> int:
+        """The shard of the run that this start begins."""
+        return shard_of(request.namespace, request.workflow_id, self._store.shard_count)
 
 
 def has_taken(state: ExecutionState, request_id: str) -> bool:
@@ -404,3 +410,11 @@ def _forward(done: asyncio.Future[Any], future: asyncio.Future[Started]) -> None
         future.set_exception(error)
     else:
         future.set_result(done.result())
+
+
+def _forward_response(reply: Reply[StartWorkflowResponse], done: asyncio.Future[Started]) -> None:
+    error = done.exception()
+    if error is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result(done.result().response)

@@ -19,7 +19,6 @@ import msgspec
 
 from clew.core.state import ExecutionState
 from clew.core.versioning import Route, pinned_version
-from clew.engine.peers import ALONE, Peers
 from clew.model.policies import DeploymentVersion
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
@@ -69,9 +68,8 @@ _decode = msgspec.json.Decoder(DeploymentRecord).decode
 class Versions:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, clock: Clock, *, on_rerouted: Callable[[str], None], peers: Peers = ALONE) -> None:
+    def __init__(self, store: Store, clock: Clock, *, on_rerouted: Callable[[str], None]) -> None:
         self._store = store
-        self._peers = peers
         self._clock = clock
         self._on_rerouted = on_rerouted
         self._known: dict[Key, tuple[int, DeploymentRecord]] = {}
@@ -86,6 +84,11 @@ class Versions:
             self._on_rerouted(namespace)
 
     # --- what matching asks -----------------------------------------------------------------------------------------
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether any task queue is routed by version."""
+        return bool(self._routes)
 
     def for_workflow(self, state: ExecutionState) -> DeploymentVersion | None:
         """The version that the run's workflow tasks go to; None for workers without versioning."""
@@ -129,8 +132,6 @@ class Versions:
             StoreError: The store could not be written.
         """
         key = (namespace, name)
-        if not self._peers.is_alone:
-            await self.load()
         for _ in range(RACES_MAX):
             found = self._known.get(key)
             if found is None and not may_create:
@@ -149,7 +150,6 @@ class Versions:
             if await self._store.put_deployment_if_revision(row):
                 self._known[key] = (revision + 1, changed)
                 self._reroute(namespace)
-                await self._peers.spread_routes()
                 return changed
             await self.load()
         raise RPCError(

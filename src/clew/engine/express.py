@@ -1,0 +1,461 @@
+"""The express way of the inputs that come most: starts, results of activities, answers to workflow tasks.
+
+Owns: the choice between the express and the general way, express submissions, and what follows from their commit.
+Never: decides (``core.express`` does), or does anything the general way (``funnel``, ``offers``) would not have done.
+
+How it works: each method looks whether its input is the usual one, on a plain run that is in memory, and whether a
+worker waits for what it makes ready. If anything is not so, it answers None, nothing is changed, and the input takes
+the general way. Otherwise one record is made: the events, the task that goes out with the commit, and the reply to the
+caller. Should the commit fail, that record is turned into a general one, which knows all about failed commits.
+
+That a run is plain is asked once; it stays so while only express transitions happen to it, which the count of its
+submissions tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from clew.core import express
+from clew.core.idempotency import idempotency_key
+from clew.core.pending import PendingWorkflowTask
+from clew.core.replies import StartedWorkflowTask
+from clew.core.transition import Transition
+from clew.engine.attention import Attention
+from clew.engine.funnel import Funnel, Operation, OpSubmission
+from clew.engine.history import HistoryWaiters
+from clew.engine.ids import IdBlocks
+from clew.engine.matching import Matcher, Session
+from clew.engine.namespaces import Namespace, Namespaces
+from clew.engine.offers import ActivityOffer, Offer, OfferDesk, WorkflowOffer, with_queries
+from clew.engine.peers import Peers
+from clew.engine.pipeline import CommitPipeline, Outcome, Submission
+from clew.engine.runs import RunCache, RunEntry
+from clew.engine.versions import Versions
+from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask
+from clew.model.events import ActivityTaskScheduled, Event, WorkflowTaskCompleted
+from clew.model.inputs import (
+    CompleteActivityRequest,
+    CompleteWorkflowTaskRequest,
+    StartWorkflowRequest,
+    TaskToken,
+)
+from clew.ports.clock import Clock
+from clew.ports.entropy import Entropy
+from clew.ports.store import CommitStatus, StoreError
+from clew.service.reply import Reply
+from clew.service.requests import ActivityTask, StartWorkflowResponse, WorkflowTask
+
+if TYPE_CHECKING:
+    from clew.engine.starts import Starter
+
+_COMMITTED: Final = CommitStatus.COMMITTED
+_NOTHING_ELSE: Final = Transition()
+"""What an express transition is to those who look for effects: it has none that concern anybody else."""
+
+
+class ExpressSubmission(Submission, eq=False):
+    """One express transition.
+
+    Args:
+        request: The input, for the general way if the commit loses its guard.
+        answer: What the caller is told after the commit.
+        session: Who gets `task`.
+        task: What goes out after the commit.
+        others: Further tasks that go out, each with the session that gets it.
+    """
+
+    request: Any = None
+    answer: StartWorkflowResponse | None = None
+    session: Session | None = None
+    task: WorkflowTask | ActivityTask | None = None
+    others: list[tuple[Session, ActivityTask]] | None = None
+
+
+class Express:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        ids: IdBlocks,
+        cache: RunCache,
+        pipeline: CommitPipeline,
+        funnel: Funnel,
+        desk: OfferDesk,
+        matcher: Matcher,
+        versions: Versions,
+        namespaces: Namespaces,
+        attention: Attention,
+        waiters: HistoryWaiters,
+        peers: Peers,
+        starter: Starter,
+        general_operation: Callable[[Any, Reply[Any]], Operation],
+        wake_askers: Callable[[RunEntry], None],
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._ids = ids
+        self._cache = cache
+        self._pipeline = pipeline
+        self._funnel = funnel
+        self._desk = desk
+        self._matcher = matcher
+        self._versions = versions
+        self._namespaces = namespaces
+        self._attention = attention
+        self._waiters = waiters
+        self._peers = peers
+        self._starter = starter
+        self._general_operation = general_operation
+        self._wake_askers = wake_askers
+        self._on_settled: Callable[[Any, Outcome], None] = self._settle
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def start_workflow(self, request: StartWorkflowRequest) -> Reply[StartWorkflowResponse] | None:
+        """Start a run whose workflow id is believed to be new, with its first task handed over."""
+        namespace = self._namespaces.known(request.namespace)
+        if (
+            namespace is None
+            or self._versions.has_routes
+            or not express.is_usual_start(request, namespace.bounds)
+            or self._cache.get_open(request.namespace, request.workflow_id) is not None
+        ):
+            return None
+        session = self._matcher.take_workflow_session(
+            request.namespace, request.task_queue, request.workflow_type, None
+        )
+        if session is None:
+            return None
+        run_id = self._entropy.uuid7()
+        state, events = express.start_run(request, run_id, self._clock.now(), session.taker)
+        entry = RunEntry(state, self._starter.shard_of(request), self._ids.next_run_key())
+        task = state.workflow_task
+        assert task is not None, "the first workflow task is handed over"
+        sent = _workflow_task(entry, task, events, is_partial=False)
+        self._cache.add(entry)
+        answer = StartWorkflowResponse(run_id=run_id, first_execution_run_id=run_id)
+        return self._submit(entry, events, request, task.start_to_close_timeout, session, sent, answer=answer)
+
+    def complete_activity(self, request: CompleteActivityRequest) -> Reply[None] | None:
+        """Record the result of an activity, with the next workflow task handed over to the session that has the run."""
+        token = request.token
+        entry = self._cache.get(token.run_key) if type(token) is TaskToken else None
+        if entry is None:
+            return None
+        assert type(token) is TaskToken, "only a token has led to the entry"
+        state = entry.state
+        activity = state.activities.get(token.scheduled_event_id)
+        if (
+            activity is None
+            or activity.lease_id != token.lease_id
+            or activity.attempt != token.attempt
+            or activity.started_time is None
+            or activity.is_closing
+            or state.workflow_task is not None
+            or (namespace := self._namespace_of(entry, token)) is None
+            or not express.is_usual_result(request, namespace.bounds)
+        ):
+            return None
+        first_event_id = state.previous_started_event_id + 1
+        if first_event_id < entry.tail_from:
+            return None
+        session = self._matcher.take_cached_session(state.sticky_session)
+        if session is None:
+            return None
+        try:
+            events = express.complete_activity(state, activity, request, self._clock.now(), session.taker)
+            entry.scheduled.pop(activity.scheduled_event_id, None)
+            task = entry.state.workflow_task
+            assert task is not None, "the next workflow task is handed over"
+            kept = entry.tail[first_event_id - entry.tail_from :]
+            sent = _workflow_task(entry, task, kept + events, is_partial=True)
+            return self._submit(entry, events, request, task.start_to_close_timeout, session, sent)
+        except Exception as error:  # noqa: BLE001 - as in the general way: a bug parks this run and leaves the others be
+            return self._park(entry, request, error)
+
+    def complete_workflow_task(self, request: CompleteWorkflowTaskRequest) -> Reply[None] | None:
+        """Take the commands of a workflow task: activities, each handed over, or the result of the run."""
+        token = request.token
+        entry = self._cache.get(token.run_key)
+        if entry is None:
+            return None
+        state = entry.state
+        task = state.workflow_task
+        commands = request.commands
+        if (
+            task is None
+            or not commands
+            or task.lease_id != token.lease_id
+            or task.scheduled_event_id != token.scheduled_event_id
+            or task.attempt != token.attempt
+            or not task.started_event_id
+            or task.is_virtual
+            or not express.is_usual_answer(request)
+            or (namespace := self._namespace_of(entry, token)) is None
+        ):
+            return None
+        if type(commands[-1]) is CompleteWorkflowExecution:
+            return self._complete_run(entry, task, request, namespace)
+        return self._schedule_activities(entry, task, request, namespace)
+
+    def _complete_run(
+        self, entry: RunEntry, task: PendingWorkflowTask, request: CompleteWorkflowTaskRequest, namespace: Namespace
+    ) -> Reply[None] | None:
+        command = request.commands[0]
+        if (
+            type(command) is not CompleteWorkflowExecution
+            or not express.may_close(entry.state)
+            or not express.is_usual_close(command, namespace.bounds)
+        ):
+            return None
+        try:
+            events = express.complete_run(entry.state, task, request, command, self._clock.now())
+            return self._submit(entry, events, request, None, None, None)
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._park(entry, request, error)
+
+    def _schedule_activities(
+        self, entry: RunEntry, task: PendingWorkflowTask, request: CompleteWorkflowTaskRequest, namespace: Namespace
+    ) -> Reply[None] | None:
+        state = entry.state
+        commands: list[ScheduleActivityTask] = []
+        for command in request.commands:
+            if type(command) is not ScheduleActivityTask or not express.is_usual_activity(
+                command, state, namespace.bounds
+            ):
+                return None
+            commands.append(command)
+        if not express.may_schedule(state, commands, namespace.bounds):
+            return None
+        sessions = self._take_activity_sessions(entry, commands)
+        if sessions is None:
+            return None
+        try:
+            now = self._clock.now()
+            takers = [session.taker for session in sessions]
+            events = express.schedule_activities(state, task, request, commands, now, takers)
+            tasks: list[ActivityTask] = []
+            timeout: timedelta | None = None
+            lease_id = state.lease_count - len(commands)
+            for event in events[1:]:
+                assert type(event) is ActivityTaskScheduled, "each command asks for an activity"
+                lease_id += 1
+                tasks.append(_activity_task(entry, event, lease_id, namespace.secret))
+                if timeout is None or event.start_to_close_timeout < timeout:
+                    timeout = event.start_to_close_timeout
+                entry.scheduled[event.event_id] = event
+            others = None if len(tasks) == 1 else list(zip(sessions[1:], tasks[1:], strict=True))
+            return self._submit(entry, events, request, timeout, sessions[0], tasks[0], others=others)
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._park(entry, request, error)
+
+    def _take_activity_sessions(self, entry: RunEntry, commands: list[ScheduleActivityTask]) -> list[Session] | None:
+        """A session for each command; None, and nothing taken, when one of them has to wait."""
+        state, matcher = entry.state, self._matcher
+        sessions: list[Session] = []
+        for command in commands:
+            session = matcher.take_activity_session(
+                state.namespace, command.task_queue or state.task_queue, command.activity_type, None
+            )
+            if session is None:
+                for taken in sessions:
+                    matcher.give_back_activity(taken)
+                return None
+            sessions.append(session)
+        return sessions
+
+    def _namespace_of(self, entry: RunEntry, token: TaskToken) -> Namespace | None:
+        """The namespace of a run whose next transition may be express; None when it must be general."""
+        state = entry.state
+        if entry.plain_at != entry.submitted_count and not express.is_plain(state):
+            return None
+        namespace = self._namespaces.known(state.namespace)
+        if (
+            namespace is None
+            or state.run_id != token.run_id
+            or self._versions.has_routes
+            or state.next_event_id > namespace.bounds.events_max
+            or state.history_size_bytes >= namespace.bounds.bytes_max
+        ):
+            return None
+        return namespace
+
+    def _submit(
+        self,
+        entry: RunEntry,
+        events: list[Event],
+        request: Any,
+        timeout: timedelta | None,
+        session: Session | None,
+        task: WorkflowTask | ActivityTask | None,
+        *,
+        answer: StartWorkflowResponse | None = None,
+        others: list[tuple[Session, ActivityTask]] | None = None,
+    ) -> Reply[Any]:
+        entry.tail += events
+        entry.plain_at = entry.submitted_count + 1
+        submission = ExpressSubmission(
+            entry,
+            events,
+            self._on_settled,
+            due_at=None if timeout is None else events[-1].event_time + timeout,
+            request=request,
+            answer=answer,
+            session=session,
+            task=task,
+            others=others,
+        )
+        self._pipeline.submit(submission)
+        return submission
+
+    def _park(self, entry: RunEntry, request: Any, error: Exception) -> Reply[Any]:
+        reply: Reply[Any] = Reply()
+        self._funnel.park(entry, self._general_operation(request, reply), error)
+        return reply
+
+    # --- after the commit -------------------------------------------------------------------------------------------
+
+    def _settle(self, submission: ExpressSubmission, outcome: Outcome) -> None:
+        """The pipeline's word on a submission: what `Funnel.settle` and `Engine._changed` do, as far as it applies."""
+        if outcome is not _COMMITTED:
+            self._lost(submission, outcome)
+            return
+        entry, session = submission.entry, submission.session
+        if session is None:
+            self._cache.mark_closed(entry)
+        elif session.is_attached:
+            _send(entry, session, submission.task)
+        if submission.others is not None:
+            for other, task in submission.others:
+                if other.is_attached:
+                    _send(entry, other, task)
+        submission.set_result(submission.answer)
+        events = submission.events
+        entry.durable_last_event_id = events[-1].event_id
+        due_at = submission.due_at
+        if due_at is not None:
+            armed_at = entry.armed_at
+            if armed_at is None or due_at < armed_at:
+                self._attention.arm_at(entry, due_at)
+            first = events[0]
+            if type(first) is WorkflowTaskCompleted and entry.state.sticky_session:
+                entry.forget_until(first.started_event_id)
+        self._waiters.wake(entry.run_key, is_closed=due_at is None)
+        self._peers.on_changed(entry, _NOTHING_ELSE)
+        if entry.queries:
+            self._wake_askers(entry)
+
+    def _lost(self, submission: ExpressSubmission, outcome: Outcome) -> None:
+        """It is not known to be durable: go on as the general way does."""
+        entry, request = submission.entry, submission.request
+        offers = [_offer(entry, session, task) for session, task in _tasks_of(submission)]
+        if type(request) is StartWorkflowRequest and not isinstance(outcome, StoreError):
+            for offer in offers:
+                self._desk.withdraw(offer)
+            self._starter.start_again(request, submission)
+            return
+        operation = self._general_operation(request, submission)
+        general = OpSubmission(entry, submission.events, self._on_settled, operation=operation, offers=offers)
+        self._funnel.lost(general, outcome)
+
+
+def _tasks_of(submission: ExpressSubmission) -> list[tuple[Session, WorkflowTask | ActivityTask]]:
+    if submission.session is None or submission.task is None:
+        return []
+    return [(submission.session, submission.task), *(submission.others or ())]
+
+
+def _send(entry: RunEntry, session: Session, task: WorkflowTask | ActivityTask | None) -> None:
+    if type(task) is ActivityTask:
+        session.sink.offer_activity_task(task)
+        return
+    assert type(task) is WorkflowTask, "a session is given a task"
+    if entry.queries or entry.queries_on_task:
+        task = with_queries(entry, task)
+    session.sink.offer_workflow_task(task)
+
+
+def _offer(entry: RunEntry, session: Session, task: WorkflowTask | ActivityTask) -> Offer:
+    """The offer of the general way that the sending of this task stands for."""
+    token = task.token
+    if isinstance(task, ActivityTask):
+        return ActivityOffer.of_task(entry, session, task)
+    assert task.scheduled_time is not None, "a task that is not a question has its times"
+    assert task.started_time is not None, "a task that is not a question has its times"
+    started = StartedWorkflowTask(
+        lease_id=token.lease_id,
+        scheduled_event_id=token.scheduled_event_id,
+        started_event_id=token.started_event_id,
+        attempt=task.attempt,
+        previous_started_event_id=task.previous_started_event_id,
+        scheduled_time=task.scheduled_time,
+        started_time=task.started_time,
+    )
+    return WorkflowOffer(entry, session, started, is_partial=task.is_partial)
+
+
+def _workflow_task(
+    entry: RunEntry, task: PendingWorkflowTask, events: list[Event], *, is_partial: bool
+) -> WorkflowTask:
+    state = entry.state
+    return WorkflowTask(
+        token=TaskToken(
+            namespace=state.namespace,
+            workflow_id=state.workflow_id,
+            run_id=state.run_id,
+            shard=entry.shard,
+            run_key=entry.run_key,
+            scheduled_event_id=task.scheduled_event_id,
+            attempt=1,
+            lease_id=task.lease_id,
+            started_event_id=task.started_event_id,
+        ),
+        workflow_type=state.workflow_type,
+        task_queue=state.task_queue,
+        previous_started_event_id=state.previous_started_event_id,
+        started_event_id=task.started_event_id,
+        events=tuple(events),
+        is_partial=is_partial,
+        scheduled_time=task.scheduled_time,
+        started_time=task.started_time,
+        workflow_task_timeout=state.workflow_task_timeout,
+    )
+
+
+def _activity_task(entry: RunEntry, event: ActivityTaskScheduled, lease_id: int, secret: bytes) -> ActivityTask:
+    state = entry.state
+    activity_id, now = event.activity_id, event.event_time
+    return ActivityTask(
+        token=TaskToken(
+            namespace=state.namespace,
+            workflow_id=state.workflow_id,
+            run_id=state.run_id,
+            shard=entry.shard,
+            run_key=entry.run_key,
+            scheduled_event_id=event.event_id,
+            attempt=1,
+            lease_id=lease_id,
+            activity_id=activity_id,
+        ),
+        activity_id=activity_id,
+        activity_type=event.activity_type,
+        workflow_type=state.workflow_type,
+        task_queue=event.task_queue,
+        attempt=1,
+        idempotency_key=idempotency_key(secret, state.workflow_id, activity_id, state.key_generation),
+        header=event.header,
+        input=event.input,
+        scheduled_time=now,
+        current_attempt_scheduled_time=now,
+        started_time=now,
+        schedule_to_close_timeout=event.schedule_to_close_timeout,
+        start_to_close_timeout=event.start_to_close_timeout,
+        retry_policy=event.retry_policy,
+        priority=event.priority,
+    )
