@@ -136,8 +136,8 @@ async def resume(count: int = 1_000) -> Figures:
     """W6: a workflow with `count` finished steps, resumed by a worker that has never seen it."""
     async with engine() as client:
         async with worker(client):
-            handle = await client.start_workflow(Resumed.run, count, id="measured", task_queue=QUEUE)
             step_times.clear()
+            handle = await client.start_workflow(Resumed.run, count, id="measured", task_queue=QUEUE)
             await _until(lambda: len(step_times) >= count)
         await handle.signal(Resumed.go_on)
         step_times.clear()

@@ -5,9 +5,11 @@ Never: knows what a turn does, or what else runs on it.
 
 How it works: it is asyncio's selector loop with a round of its own.
 
-* While no file descriptor is watched (an embedded engine has none), the loop sleeps on a lock rather than in the
-  selector. Waking it then costs one release of a lock: no bytes through a pipe, no system calls to read them, and the
-  thread that wakes it keeps the interpreter's lock. As soon as a descriptor is watched, it sleeps in the selector.
+* While no file descriptor is busy (an embedded engine has at most one that listens for other processes), the loop
+  sleeps on a lock rather than in the selector. Waking it then costs one release of a lock: no bytes through a pipe, no
+  system calls to read them, and the thread that wakes it keeps the interpreter's lock. Quiet descriptors are left to a
+  *poller*, a thread that waits in the selector and wakes the loop; then the loop waits there itself, until they have
+  been quiet for some time. So never both of them wait there, and none takes what the other has been told.
 * Timers are tuples in a heap, so that they compare without calls.
 * A *lent turn* (`lend`) is run by the loop's own thread, at the top of a round, where nothing else is under way. That
   saves two changes of thread for each, which is more than most of them take. A turn that takes long must not hold up
@@ -23,6 +25,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import selectors
 import sys
 import threading
 from asyncio import events as asyncio_events
@@ -48,6 +51,16 @@ _SLEEP_SECONDS_MAX: Final = 3600.0
 
 _STALE_TIMERS_MIN: Final = 100
 """Timers that were cancelled are thrown out when there are so many and more than half of all."""
+
+_QUIET_SLEEPS: Final = 16
+"""Descriptors of which nothing was heard for so many sleeps are left to the poller."""
+
+_POLLER_END_SECONDS: Final = 5.0
+
+_CAN_POLL_ELSEWHERE: Final = tuple(
+    kind for name in ("EpollSelector", "KqueueSelector") if (kind := getattr(selectors, name, None)) is not None
+)
+"""Selectors that hear at once of a descriptor which another thread adds while one waits in them."""
 
 _AWAKE: Final = 0
 _ON_LOCK: Final = 1
@@ -124,6 +137,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     _stopping: bool
     _thread_id: int | None
     _selector: Any
+    _ssock: Any
     _check_closed: Callable[[], None]
     _check_running: Callable[[], None]
     _process_events: Callable[[Any], None]
@@ -136,6 +150,9 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self._move = move
         self._watched: Any = getattr(self._selector, "_fd_to_key", None) or self._selector.get_map()
         """What the selector watches; one is the loop's own."""
+        self._can_poll_elsewhere = isinstance(self._selector, _CAN_POLL_ELSEWHERE) and isinstance(self._watched, dict)
+        self._quiet_count = 0
+        self._poller: _Poller | None = None
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_numbers = itertools.count()
         self._stale_timers_count = 0
@@ -316,19 +333,51 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 timeout = when - now
                 break
             heapq.heappop(timers)
-        watches = len(self._watched) > 1
-        if ready or self._turns or self._stopping:
-            if watches:
-                self._process_events(self._selector.select(0))
+        poller = self._poller
+        if poller is not None and poller.found is not None:
+            self._quiet_count = 0
+            # Its descriptor may have been closed since, and its number be that of another by now.
+            self._process_events([(key, mask) for key, mask in poller.take() if self._watched.get(key.fd) is key])
+        is_busy = bool(ready or self._turns or self._stopping)
+        if len(self._watched) > 1 and (poller is None or not poller.is_waiting):
+            if self._quiet_count < _QUIET_SLEEPS or not self._can_poll_elsewhere:
+                self._select(0 if is_busy else timeout)
+                return
+            if not is_busy:
+                if poller is None:
+                    poller = self._poller = _Poller(self._selector, self._wake_up)
+                poller.wait()
+        if is_busy:
             return
-        self._sleep_state = _IN_SELECTOR if watches else _ON_LOCK
+        self._sleep_state = _ON_LOCK
         # Looked at once more: what came before the state was set has woken nobody.
-        if not ready:
-            if watches:
-                self._process_events(self._selector.select(min(timeout, _SLEEP_SECONDS_MAX)))
-            else:
-                self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
+        if not ready and (poller is None or poller.found is None):
+            self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
         self._sleep_state = _AWAKE
+
+    def _select(self, timeout: float) -> None:
+        """Wait in the selector, and queue what it tells."""
+        if timeout:
+            self._sleep_state = _IN_SELECTOR
+        found = self._selector.select(0 if self._ready else min(timeout, _SLEEP_SECONDS_MAX))
+        self._sleep_state = _AWAKE
+        if timeout:
+            self._quiet_count += 1
+        if any(key.fd != self._ssock.fileno() for key, _ in found):
+            self._quiet_count = 0
+        self._process_events(found)
+
+    def _wake_up(self) -> None:
+        """Let the loop look at what there is; from any thread."""
+        state = self._sleep_state
+        if state == _ON_LOCK:
+            self._sleep_state = _AWAKE
+            try:
+                self._sleep_lock.release()
+            except RuntimeError:
+                """Somebody else woke it at the same moment."""
+        elif state == _IN_SELECTOR:
+            self._write_to_self()
 
     # --- what is asked of a loop ----------------------------------------------------------------------------
 
@@ -354,15 +403,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             self._check_closed()
         entry = _Entry(callback, args, self, context)
         self._ready.append(entry)
-        state = self._sleep_state
-        if state == _ON_LOCK:
-            self._sleep_state = _AWAKE
-            try:
-                self._sleep_lock.release()
-            except RuntimeError:
-                """Somebody else woke it at the same moment."""
-        elif state == _IN_SELECTOR:
-            self._write_to_self()
+        if self._sleep_state != _AWAKE:
+            self._wake_up()
         return entry
 
     def call_at(  # type: ignore[override]
@@ -394,5 +436,62 @@ class ServiceLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         """Close the loop; it must not run."""
+        if self._poller is not None and not self._closed:
+            self._poller.end(self._write_to_self)
         super().close()
         self._timers.clear()
+
+
+@final
+class _Poller:
+    """A thread that waits in the selector while the loop sleeps on its lock.
+
+    Args:
+        selector: Of the loop.
+        wake: Wakes the loop.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, wake: Callable[[], None]) -> None:
+        self._selector = selector
+        self._wake = wake
+        self._wanted = threading.Event()
+        self._is_over = False
+        self.is_waiting = False
+        """Whether the selector is the poller's; set by the loop, which is the only one to ask."""
+        self.found: list[tuple[selectors.SelectorKey, int]] | None = None
+        """What the selector told; the poller waits no more until that is taken, and it is asked again."""
+        self._thread = threading.Thread(target=self._poll, name="clew-poller", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait once; on the loop."""
+        self.is_waiting = True
+        self._wanted.set()
+
+    def take(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Give what was found, and the selector back; on the loop."""
+        found, self.found = self.found, None
+        self.is_waiting = False
+        assert found is not None, "taken only when there is something"
+        return found
+
+    def end(self, interrupt: Callable[[], None]) -> None:
+        """End the thread; `interrupt` makes the selector tell something."""
+        self._is_over = True
+        self._wanted.set()
+        interrupt()
+        self._thread.join(_POLLER_END_SECONDS)
+
+    def _poll(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._is_over:
+                return
+            try:
+                found = self._selector.select()
+            except Exception:  # noqa: BLE001 - the loop, which waits there next, meets the same and tells it
+                _log.exception("service.poller_failed")
+                found = []
+            self.found = found
+            self._wake()

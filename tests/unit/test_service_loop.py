@@ -165,16 +165,45 @@ def test_watched_descriptors_are_served_beside_calls_from_threads(thread: Servic
         readable.set()
 
     on_loop(thread, lambda: thread.loop.add_reader(ours.fileno(), read))
-    for number in range(50):
-        readable.clear()
-        theirs.send(b"x")
-        assert readable.wait(DEADLINE)
+    # Many calls between two bytes, so that the descriptor is busy and quiet by turns.
+    for number in range(200):
+        if number % 25 < 5:
+            readable.clear()
+            theirs.send(b"x")
+            assert readable.wait(DEADLINE)
         assert on_loop(thread, lambda number=number: number) == number
+    assert thread.loop._poller is not None, "quiet descriptors are left to the poller"
     assert on_loop(thread, lambda: thread.loop.remove_reader(ours.fileno()))
     assert on_loop(thread, lambda: "still woken") == "still woken"
-    assert b"".join(got) == b"x" * 50
+    assert b"".join(got) == b"x" * 40
     ours.close()
     theirs.close()
+
+
+def test_a_descriptor_that_comes_while_others_are_left_to_the_poller_is_heard(thread: ServiceThread) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    heard: list[int] = []
+    changed = threading.Event()
+
+    def read(index: int) -> None:
+        pairs[index][0].recv(100)
+        heard.append(index)
+        changed.set()
+
+    for index, (ours, _) in enumerate(pairs):
+        ours.setblocking(False)
+        on_loop(thread, lambda index=index, ours=ours: thread.loop.add_reader(ours.fileno(), read, index))
+        for number in range(40):
+            assert on_loop(thread, lambda number=number: number) == number
+        for later, (_, other) in reversed(list(enumerate(pairs[: index + 1]))):
+            changed.clear()
+            other.send(b"x")
+            assert changed.wait(DEADLINE), f"descriptor {later} is not heard"
+    assert heard == [0, 1, 0, 2, 1, 0]
+    for ours, theirs in pairs:
+        on_loop(thread, lambda ours=ours: thread.loop.remove_reader(ours.fileno()))
+        ours.close()
+        theirs.close()
 
 
 def test_a_callback_that_raises_is_told_and_the_loop_goes_on(
