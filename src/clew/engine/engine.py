@@ -76,7 +76,7 @@ from clew.model.policies import VersioningBehavior, WorkflowIDConflictPolicy
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
-from clew.ports.store import Store, StoreError, TaskKind
+from clew.ports.store import OutboxRow, Store, StoreError, TaskKind
 from clew.service import deployments as d
 from clew.service import keys as k
 from clew.service import operations as o
@@ -172,7 +172,7 @@ class Engine:
             desk=self._desk,
             adopt_new_run=lambda entry, state: self._starter.adopt_successor(entry, state),
             on_changed=self._changed,
-            on_outbox=lambda rows: self._outbox.deliver(rows),
+            on_outbox=self._deliver,
             on_discard=self._discarded,
             on_failed=self._commit_failed,
             peers=peers,
@@ -865,6 +865,9 @@ class Engine:
         """Ask what waited for a workflow task, and can be asked without one now."""
         for query in self._queries.ask_waiting(entry):
             self._funnel.spawn(self._queries.ask_directly(entry, query))
+
+    def _deliver(self, rows: list[OutboxRow]) -> None:
+        self._outbox.deliver(rows)
 
     def _finished(self, entry: RunEntry) -> None:
         """The run is closed, and that is durable."""

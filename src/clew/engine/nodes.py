@@ -206,7 +206,7 @@ class Nodes:
         self._events.on_view(view, new, gone)
         if self._may_remove(view):
             dead = [node_id for node_id in rows if node_id not in self.live]
-            removed = set(await self._store.remove_expired_nodes(dead)) if dead else set()
+            removed: set[str] = set(await self._store.remove_expired_nodes(dead)) if dead else set()
             if removed:
                 logger.warning("nodes.declared_dead nodes=%s", ", ".join(sorted(removed)))
                 self._known -= removed

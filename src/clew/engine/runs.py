@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -255,7 +255,7 @@ class RunCache:
                     return entry
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[set[int]]:
+    def reading(self) -> Generator[set[int]]:
         """Hold this from before a read of the store until its rows are adopted; gives what `adopt` needs to know."""
         left: set[int] = set()
         self._readers.append(left)

@@ -35,7 +35,7 @@ def without_payloads(answer: T) -> T:
 
 
 def _walk(value: Any) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is msgspec.Raw:
         return REDACTED_PAYLOAD
     if kind is tuple or kind is list:
