@@ -40,7 +40,8 @@ def _walk(value: Any) -> Any:
         return REDACTED_PAYLOAD
     if kind is tuple or kind is list:
         walked = [_walk(item) for item in value]
-        return value if all(new is old for new, old in zip(walked, value, strict=True)) else kind(walked)
+        is_same = all(new is old for new, old in zip(walked, value, strict=True))
+        return value if is_same else kind(walked)
     if kind is dict:
         return {key: _walk(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
