@@ -54,6 +54,8 @@ def _row(name: str, rule: CallRule, needed: frozenset[Permission]) -> str:
     where = _where(rule)
     if where == "any":
         wanted = "nothing"
+    elif needed == frozenset(Permission):
+        wanted = "any"
     marks = "".join(f" {_mark(where == 'any' or bool(ROLE_PERMISSIONS[role] & needed))} |" for role in Role)
     return f"| {name} | {wanted} |{marks} {where} | {_mark(rule.changes)} |"
 

@@ -92,7 +92,8 @@ async def _call_with_retries(
                 give_up_at = loop.time() + RETRY_SECONDS_MAX
             if not is_long_poll and loop.time() + wait_seconds > give_up_at:
                 raise
-        await asyncio.sleep(wait_seconds)
+            told_seconds = float(error.rejection.details.get("retry_after_seconds", 0))
+        await asyncio.sleep(max(wait_seconds, min(told_seconds, _LONGEST_WAIT_SECONDS)))
         wait_seconds = min(wait_seconds * _WAIT_FACTOR, _LONGEST_WAIT_SECONDS)
 
 

@@ -39,7 +39,7 @@ from clew.common import (
 from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
 from clew.service.connection import Connection
-from clew.service.requests import ListWorkflowsRequest
+from clew.service.operations import DescribeNamespaceRequest
 from clew.service.tls import TLSConfig
 from clew.service.tokens import decode_task_token
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
@@ -152,8 +152,8 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         await self.connection.close()
 
     async def _check_namespace(self) -> None:
-        request = ListWorkflowsRequest(namespace=self.namespace, page_size=1)
-        await call_service(self.connection, self.connection.service.list_workflows, request)
+        request = DescribeNamespaceRequest(namespace=self.namespace)
+        await call_service(self.connection, self.connection.service.describe_namespace, request)
 
     # Overloads: method without parameter, with one, with several, and by name.
     @overload

@@ -338,7 +338,7 @@ def _cut_code(error: RPCError) -> CutCode:
     """Refused credentials, or a refusal that may pass."""
     if error.is_retryable:
         return CutCode.OVERLOADED
-    return CutCode.FORBIDDEN if error.code is not RejectionCode.INVALID_ARGUMENT else CutCode.UNAUTHENTICATED
+    return CutCode.UNAUTHENTICATED if error.code is RejectionCode.UNAUTHENTICATED else CutCode.FORBIDDEN
 
 
 def _listed(versions: tuple[int, ...]) -> str:

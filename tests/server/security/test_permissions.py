@@ -41,7 +41,7 @@ describe_deployment          x      x      .      x        x     .
 list_deployments             x      x      .      x        x     .
 delete_deployment_version    .      .      .      x        x     .
 create_namespace             .      .      .      .        x     .
-describe_namespace           x      x      .      x        x     .
+describe_namespace           x      x      x      x        x     .
 list_namespaces              x      x      x      x        x     x
 describe_task_queue          x      x      .      x        x     .
 list_task_queues             x      x      .      x        x     .

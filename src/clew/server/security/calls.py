@@ -124,7 +124,7 @@ CALLS: Final[dict[str, CallRule]] = {
     "delete_deployment_version": _changes(_P.OPERATE),
     # namespaces and task queues
     "create_namespace": _administers(),
-    "describe_namespace": _reads(),
+    "describe_namespace": CallRule(any_of=frozenset(_P), namespaces_of=_own),
     "list_namespaces": CallRule(any_of=frozenset({_P.READ}), namespaces_of=_nowhere),
     "describe_task_queue": _reads(),
     "list_task_queues": _reads(),

@@ -41,9 +41,44 @@ def certificate_of(transport_info: Mapping[str, Any] | None) -> PeerCertificate 
     ]
     for part in transport_info.get("subject", ()):
         found += [f"CN:{value}" for key, value in part if key == "commonName"]
-    found.sort(key=lambda name: _ORDER.index(name.partition(":")[0]))
     ends = transport_info.get("notAfter")
     not_after = datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC) if isinstance(ends, str) else None
+    return _certificate(found, not_after)
+
+
+def certificate_of_der(der: bytes | None) -> PeerCertificate | None:
+    """The certificate in what the TLS library gives in binary form; None when the peer sent none, or it is unreadable.
+
+    Raises:
+        ImportError: The extra ``auth`` is not installed.
+    """
+    if not der:
+        return None
+    try:
+        from cryptography import x509
+        from cryptography.x509.oid import NameOID
+    except ImportError as error:
+        raise ImportError(
+            "Client certificates need the library cryptography, which is not installed; install it with: "
+            "pip install 'clew[auth]'"
+        ) from error
+    try:
+        parsed = x509.load_der_x509_certificate(der)
+        found = [f"CN:{name.value!s}" for name in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        not_after = parsed.not_valid_after_utc
+        try:
+            alternatives = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            alternatives = None
+    except ValueError:
+        return None
+    for prefix, kind in (("URI", x509.UniformResourceIdentifier), ("DNS", x509.DNSName), ("EMAIL", x509.RFC822Name)):
+        found += [f"{prefix}:{name}" for name in alternatives.get_values_for_type(kind)] if alternatives else []
+    return _certificate(found, not_after)
+
+
+def _certificate(found: list[str], not_after: datetime | None) -> PeerCertificate:
+    found.sort(key=lambda name: _ORDER.index(name.partition(":")[0]))
     return PeerCertificate(tuple(found[:NAMES_MAX]), not_after)
 
 

@@ -140,7 +140,8 @@ def _unasked_refusal(scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | No
 
 def _without_port(host: str) -> str:
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
+        name, bracket, port = host.partition("]")
+        return name + bracket if not port or port.startswith(":") else host
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 

@@ -12,7 +12,7 @@ failures stay, as they say why a run is stuck; a failure converter that encodes 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -35,18 +35,23 @@ def without_payloads(answer: T) -> T:
 
 
 def _walk(value: Any) -> Any:
-    kind: Any = type(value)
+    kind = cast("type[Any]", type(value))
     if kind is msgspec.Raw:
         return REDACTED_PAYLOAD
-    if kind is tuple or kind is list:
-        walked = [_walk(item) for item in value]
-        is_same = all(new is old for new, old in zip(walked, value, strict=True))
-        return value if is_same else kind(walked)
+    if kind is tuple:
+        return _walk_items(value)
+    if kind is list:
+        return list(_walk_items(tuple(value)))
     if kind is dict:
         return {key: _walk(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
         return _walk_struct(value)
     return value
+
+
+def _walk_items(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    walked = tuple(_walk(item) for item in items)
+    return items if all(new is old for new, old in zip(walked, items, strict=True)) else walked
 
 
 def _walk_struct(struct: msgspec.Struct) -> msgspec.Struct:

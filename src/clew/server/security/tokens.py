@@ -17,7 +17,7 @@ import importlib
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
 
@@ -69,7 +69,7 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class _Header(msgspec.Struct):
     alg: str
     kid: str = ""
-    crit: msgspec.Raw | None = None
+    crit: object = msgspec.UNSET
 
 
 class _Claims(msgspec.Struct):
@@ -86,7 +86,7 @@ class TokenAuthenticator:
 
     Raises:
         ValueError: A setting cannot be.
-        ImportError: The extra ``oidc`` is not installed.
+        ImportError: The extra ``auth`` is not installed.
     """
 
     def __init__(self, settings: TokenSettings, clock: Clock, *, fetch: Fetch | None = None) -> None:
@@ -134,7 +134,7 @@ class TokenAuthenticator:
             raise unauthenticated() from None
 
     async def _verify(self, token: str, header: _Header) -> Principal:
-        if header.crit is not None:
+        if header.crit is not msgspec.UNSET:
             raise _BadToken("it asks for an extension")
         if header.alg not in self._settings.algorithms:
             raise _BadToken("its algorithm is not allowed")
@@ -191,7 +191,11 @@ class TokenAuthenticator:
 
     def _grants_in(self, claims: dict[str, Any]) -> tuple[Grant, ...]:
         values = _claim(claims, self._settings.roles_claim)
-        texts: list[Any] = values.split() if isinstance(values, str) else values if type(values) is list else []
+        texts: list[Any] = []
+        if isinstance(values, str):
+            texts = list(values.split())
+        elif isinstance(values, list):
+            texts = cast("list[Any]", values)
         grants: list[Grant] = []
         for text in texts[:GRANTS_MAX]:
             if not isinstance(text, str):
@@ -211,7 +215,7 @@ def _claim(claims: dict[str, Any], path: str) -> Any:
         return claims[path]
     value: Any = claims
     for name in path.split("."):
-        value = value.get(name) if type(value) is dict else None
+        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return value
 
 
@@ -238,5 +242,5 @@ def _need_library() -> None:
     except ImportError as error:
         raise ImportError(
             "Tokens of an identity provider need PyJWT and cryptography, which are not installed; "
-            "install them with: pip install 'clew[oidc]'"
+            "install them with: pip install 'clew[auth]'"
         ) from error
