@@ -171,6 +171,8 @@ class ServiceThread:
             if isinstance(entry, _Call):
                 entry.refuse(RPCError(_gone(self._pid)))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        # A transport that was closed lets go of its socket in a later turn.
+        self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
 
