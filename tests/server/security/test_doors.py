@@ -152,6 +152,10 @@ class SecureNode(Node):
     async def _stop(self) -> None:
         await self.parts.close()
         await super()._stop()
+        # Clients that were turned away may have come again a moment ago.
+        for connection in list(self.server._connections):
+            connection.wire.abort()
+        await asyncio.sleep(0.01)
 
     async def make_key(self, *grants: str, **fields: Any) -> k.CreateApiKeyResponse:
         made: k.CreateApiKeyResponse = await self.on_loop(
