@@ -131,8 +131,8 @@ def test_a_store_must_be_given_and_be_there(
     cli.start("claim-1")
     assert main(["workflow", "list"]) == 0
     assert "claim-1" in capsys.readouterr().out
-    assert main(["workflow", "list", "--store", "postgresql://db/clew"]) == 2
-    assert "not in this build yet" in capsys.readouterr().err
+    assert main(["workflow", "list", "--store", "mysql://db/clew"]) == 2
+    assert "Nothing here speaks 'mysql'" in capsys.readouterr().err
 
 
 def test_what_is_not_a_store_is_refused_and_left_alone(cli: Cli) -> None:

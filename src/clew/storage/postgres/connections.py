@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clew.ports.store import StoreError, StoreUnavailable
 from clew.storage.postgres.address import Address
-from clew.storage.postgres.errors import is_connection_trouble, is_contention, is_outcome_open, to_store_error
+from clew.storage.postgres.errors import (
+    is_connection_trouble,
+    is_contention,
+    is_outcome_open,
+    to_store_error,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     import asyncpg
@@ -156,7 +162,7 @@ class Connections:
                 if self._failures == 1:
                     _log.warning("store.connect_failed store=%s error=%r", self.address.name, error)
                 if self._loop.time() + delay >= deadline:
-                    raise to_store_error(error, self.address.name) from error
+                    raise unreachable(error, self.address.name) from error
                 continue
             if self._failures > 1:
                 _log.warning("store.connected_again store=%s failures=%d", self.address.name, self._failures)

@@ -68,6 +68,16 @@ def is_passing(error: BaseException) -> bool:
     return sqlstate(error) in _PASSING or is_connection_trouble(error)
 
 
+def unreachable(error: BaseException, name: str) -> StoreError:
+    """What a call is told for which no connection could be made."""
+    if sqlstate(error) is not None:
+        return to_store_error(error, name)
+    return StoreUnavailable(
+        f"the database {name} cannot be reached ({str(error) or type(error).__name__}); nothing of the call was done; "
+        "try again. Check that the server runs, and the host and port of the connection string"
+    )
+
+
 def to_store_error(error: BaseException, name: str) -> StoreError:
     """Say `error`, met on the database called `name`, as an error of the port."""
     if isinstance(error, StoreError):
