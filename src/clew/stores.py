@@ -3,8 +3,8 @@
 Owns: which adapter an address belongs to, and whether an engine there is one of a fleet. Never: runs an engine.
 
 How it works: an address is ``sqlite:path`` or a ``postgresql://`` URL. A SQLite file has one engine; a PostgreSQL
-database any number, so an engine there takes part in its fleet. A store is opened with a clock only when
-that is not the system's (tests have such): otherwise a database that several nodes share keeps the time for all.
+database any number, so an engine there takes part in its fleet. The nodes of a fleet go by the time of the
+database. With another clock than the system's (tests have such) that is the time, and the engine is no node.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ async def open_by_address(address: str, *, clock: Clock) -> OpenedStore:
     from clew.storage.postgres import PostgresNotifier
     from clew.storage.postgres import open_store as open_postgres
 
-    is_system = isinstance(clock, SystemClock)
-    store = await open_postgres(address, clock=None if is_system else clock)
+    if not isinstance(clock, SystemClock):
+        return OpenedStore(await open_postgres(address, clock=clock), None)
+    store = await open_postgres(address)
     return OpenedStore(store, FleetSettings(notifier=PostgresNotifier(store.address)))

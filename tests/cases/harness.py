@@ -23,6 +23,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from clew.client import Client, WorkflowHandle
 from clew.exceptions import WorkflowFailureError
 from clew.model import events as e
@@ -31,11 +33,18 @@ from clew.model.rejection import Rejection, RejectionCode
 from clew.service.errors import RPCError
 from clew.testing import Faults, ManualClock, WorkflowEnvironment
 from clew.worker import Worker
+from tests.postgres.databases import create_database, database_for, reuse_database
 
 T = TypeVar("T")
 
 QUEUE = "cases"
-SECONDS_MAX = 10.0
+ON_POSTGRES = os.environ.get("CLEW_TEST_STORE") == "postgres"
+"""Whether the cases run on PostgreSQL, in databases of their own."""
+
+on_files = pytest.mark.skipif(ON_POSTGRES, reason="is about SQLite files")
+"""Marks what makes no sense on another store."""
+
+SECONDS_MAX = 30.0 if ON_POSTGRES else 10.0
 """The deadline of every wait, unless the case says otherwise."""
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +56,20 @@ ACTIVITY = {"start_to_close_timeout": timedelta(seconds=30)}
 async def engine(
     clock: ManualClock | None = None, *, database: Path | None = None, store_faults: Faults | None = None
 ) -> AsyncIterator[Client]:
-    """A client of a new engine: in real time or that of `clock`, in memory or on a file."""
-    environment = await WorkflowEnvironment.start_local(
-        clock=clock, store_faults=store_faults, **({} if database is None else {"database": str(database)})
-    )
+    """A client of a new engine: in real time or that of `clock`, in memory or on a file (or in PostgreSQL)."""
+    place = {} if database is None else {"database": str(database)}
+    if ON_POSTGRES:
+        place["database"] = address(database) if database is not None else await create_database("shards=16")
+    environment = await WorkflowEnvironment.start_local(clock=clock, store_faults=store_faults, **place)
     async with environment:
         yield environment.client
+    if ON_POSTGRES and database is None:
+        await reuse_database(place["database"])
+
+
+def address(database: Path | str) -> str:
+    """The connection string of the durable store that goes by this path."""
+    return database_for(str(database)) if ON_POSTGRES else f"sqlite:{database}"
 
 
 def worker(

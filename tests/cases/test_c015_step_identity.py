@@ -11,7 +11,18 @@ from typing import Any
 from clew import activity, workflow
 from clew.client import Client
 from clew.model import events as e
-from tests.cases.harness import QUEUE, Process, engine, events, eventually, replay_check_all, settled, within, worker
+from tests.cases.harness import (
+    QUEUE,
+    Process,
+    address,
+    engine,
+    events,
+    eventually,
+    replay_check_all,
+    settled,
+    within,
+    worker,
+)
 
 RUNS = 30
 KILLS = 5
@@ -59,7 +70,7 @@ class TwoGathers:
 
 async def serve(database: str, file: str, is_first: str) -> None:
     """The process that is killed."""
-    async with await Client.connect(f"sqlite:{database}") as client:
+    async with await Client.connect(address(database)) as client:
         if is_first == "yes":
             for number in range(RUNS):
                 await client.start_workflow(TwoGathers.run, file, id=f"run-{number}", task_queue=QUEUE)

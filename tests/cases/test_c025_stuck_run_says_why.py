@@ -18,7 +18,7 @@ from clew.cli import main
 from clew.model import events as e
 from clew.testing import ManualClock
 from tests.cases.conftest import Recorded
-from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, parked, settled, within, worker
+from tests.cases.harness import ACTIVITY, QUEUE, address, engine, events, eventually, parked, settled, within, worker
 
 ATTEMPTS_MAX = 10
 """In 30 seconds, says the case."""
@@ -151,7 +151,7 @@ async def _failing(handle: Any) -> str:
 
 
 def _clew(capsys: pytest.CaptureFixture[str], database: Path, *args: str) -> str:
-    code = main(["workflow", *args, "--store", f"sqlite:{database}"])
+    code = main(["workflow", *args, "--store", address(database)])
     out, err = capsys.readouterr()
     assert code == 0, err
     return out

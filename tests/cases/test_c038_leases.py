@@ -16,7 +16,7 @@ import pytest
 
 from clew import activity, workflow
 from clew.client import Client
-from tests.cases.harness import QUEUE, Process, engine, eventually, replay_check, settled, worker
+from tests.cases.harness import QUEUE, Process, address, engine, eventually, replay_check, settled, worker
 
 SECONDS = 2.0
 
@@ -68,7 +68,7 @@ async def test_exactly_one_start(name: str, tmp_path: Path) -> None:
 
 async def serve(database: str, file: str) -> None:
     """The process that is killed."""
-    async with await Client.connect(f"sqlite:{database}") as client, worker(client, [Long], [blocking, awaiting]):
+    async with await Client.connect(address(database)) as client, worker(client, [Long], [blocking, awaiting]):
         await client.start_workflow(Long.run, args=["awaiting", file], id="long", task_queue=QUEUE)
         await asyncio.Event().wait()
 

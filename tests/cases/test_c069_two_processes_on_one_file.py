@@ -13,7 +13,9 @@ from pathlib import Path
 
 from clew import activity, workflow
 from clew.client import Client
-from tests.cases.harness import ACTIVITY, QUEUE, Process, within, worker
+from tests.cases.harness import ACTIVITY, QUEUE, Process, on_files, within, worker
+
+pytestmark = on_files
 
 RUNS = 1_000
 OTHERS = 3

@@ -22,7 +22,9 @@ from clew.client import Client
 from clew.service.errors import RPCError
 from clew.storage.sqlite.connection import WAL_KEPT_BYTES
 from clew.storage.sqlite.store import BUSY_TIMEOUT_DEFAULT
-from tests.cases.harness import ACTIVITY, QUEUE, engine, eventually, no_errors, settled, within, worker
+from tests.cases.harness import ACTIVITY, QUEUE, engine, eventually, no_errors, on_files, settled, within, worker
+
+pytestmark = on_files
 
 LOAD_SECONDS = 6.0
 CLIENTS = 20

@@ -22,7 +22,18 @@ from clew.engine.keeping import SWEEP_INTERVAL
 from clew.exceptions import WorkflowAlreadyStartedError
 from clew.model import events as e
 from clew.testing import ManualClock
-from tests.cases.harness import QUEUE, Process, engine, events, eventually, replay_check, settled, within, worker
+from tests.cases.harness import (
+    QUEUE,
+    Process,
+    address,
+    engine,
+    events,
+    eventually,
+    replay_check,
+    settled,
+    within,
+    worker,
+)
 
 RUNS = 120
 KILLS = 10
@@ -69,7 +80,7 @@ class OneStep:
 
 async def serve(database: str) -> None:
     """The process that is killed: starts what is not started, signals at random, runs all."""
-    async with await Client.connect(f"sqlite:{database}") as client, worker(client, [Busy], [flaky]):
+    async with await Client.connect(address(database)) as client, worker(client, [Busy], [flaky]):
         print("ready")
         for number in range(RUNS):
             try:

@@ -16,7 +16,7 @@ from clew.client import Client
 from clew.common import RetryPolicy
 from clew.model import events as e
 from clew.worker import Worker
-from tests.cases.harness import QUEUE, Process, engine, events, eventually, settled, worker
+from tests.cases.harness import QUEUE, Process, address, engine, events, eventually, settled, worker
 
 TWENTY = 20
 
@@ -79,7 +79,7 @@ class Beats:
 
 async def serve(database: str, directory: str, *which: str) -> None:
     """A worker process with default settings, but for two slots; ends by its signals."""
-    client = await Client.connect(f"sqlite:{database}")
+    client = await Client.connect(address(database))
     serving = Worker(
         client,
         task_queue=QUEUE,

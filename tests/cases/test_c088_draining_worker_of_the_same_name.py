@@ -17,7 +17,7 @@ from clew.model import events as e
 from clew.model.rejection import RejectionCode
 from clew.worker import Worker
 from tests.cases.conftest import Recorded
-from tests.cases.harness import QUEUE, Process, engine, events, eventually, settled, within, worker
+from tests.cases.harness import QUEUE, Process, address, engine, events, eventually, settled, within, worker
 
 ROUNDS = 25
 """The case has 50 rounds, half of them with a kill; those have a part of their own below."""
@@ -120,7 +120,7 @@ async def test_a_claim_that_is_no_longer_held_is_refused() -> None:
 
 async def drain(database: str, file: str) -> None:
     """The process that is killed while it drains."""
-    async with await Client.connect(f"sqlite:{database}", identity=IDENTITY) as client:
+    async with await Client.connect(address(database), identity=IDENTITY) as client:
         one = _named(client, graceful_shutdown_timeout=timedelta(seconds=60))
         task = asyncio.create_task(one.run())
         await eventually(lambda: running, "it has a step", 20)

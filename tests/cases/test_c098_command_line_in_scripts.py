@@ -16,6 +16,7 @@ from clew.cli import main
 from clew.client import Client
 from clew.exceptions import ApplicationError
 from clew.worker import Worker
+from tests.cases.harness import address
 
 RUNS = 300
 """The case says 5 000; this is the same path (three pages of a list) within the time of a fast suite."""
@@ -49,13 +50,13 @@ class Shell:
     err: str = ""
 
     def __call__(self, *args: str) -> int:
-        code = main(["workflow", *args, "--store", f"sqlite:{self.store}"])
+        code = main(["workflow", *args, "--store", address(self.store)])
         self.out, self.err = self.capsys.readouterr()
         return code
 
     def prepare(self, do: Callable[[Client], Awaitable[None]]) -> None:
         async def prepare() -> None:
-            async with await Client.connect(f"sqlite:{self.store}") as client:
+            async with await Client.connect(address(self.store)) as client:
                 await do(client)
 
         asyncio.run(prepare())

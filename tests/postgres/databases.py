@@ -5,9 +5,11 @@ Owns: which server the tests use, the template database, and the names of the co
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -39,6 +41,7 @@ def server_dsn() -> str:
         if not _servers:
             _servers.append(running({**QUICK, "max_connections": "300"}))
             atexit.register(_stop_all)
+            os.environ[VARIABLE] = _servers[0].dsn  # for the processes that tests start
         return _servers[0].dsn
 
 
@@ -82,6 +85,22 @@ async def create_database(options: str = "shards=1") -> str:
         return _free[options].pop()
     name = f"clew_test_{os.getpid()}_{next(_numbers)}"
     await execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name} TEMPLATE {_templates[options]}")
+    return f"{dsn_of(server, name)}?{options}"
+
+
+def database_for(key: str, options: str = "shards=16") -> str:
+    """The connection string of the database that belongs to `key`, made when it is first asked for, in any process."""
+    name = f"clew_key_{zlib.crc32(key.encode()):08x}"
+    server = server_dsn()
+
+    async def make() -> None:
+        if await execute(server, f"SELECT 1 FROM pg_database WHERE datname = '{name}'") == [None]:
+            await execute(server, f"CREATE DATABASE {name} ENCODING 'UTF8'")
+
+    # In a thread, so that callers with a running loop need not wait for it in a special way.
+    thread = threading.Thread(target=lambda: asyncio.run(make()))
+    thread.start()
+    thread.join()
     return f"{dsn_of(server, name)}?{options}"
 
 

@@ -19,7 +19,7 @@ from clew.model.rejection import RejectionCode
 from clew.service import requests as r
 from clew.service.contract import Service, WorkerSession
 from clew.service.errors import RPCError
-from clew.storage.sqlite import open_store
+from clew.stores import open_by_address
 from clew.testing import ManualClock
 from tests.link.memory import MemoryDial
 
@@ -108,7 +108,7 @@ class Shop:
     async def open(self) -> None:
         """Open the store and start an engine on it."""
         clock = self.clock.attach(asyncio.get_running_loop())
-        store = await open_store(self.path, clock=clock)
+        store, _ = await open_by_address(self.path, clock=clock)
         self.engine = Engine(store, clock=clock, entropy=SystemEntropy())
         await self.engine.start()
         self.service: Service = self.engine

@@ -293,8 +293,8 @@ async def test_a_type_nobody_knows_waits_and_says_so(shop: Shop) -> None:
 async def test_a_lost_row_is_queued_again(shop: Shop) -> None:
     await shop.start()
     store = shop.engine._store
-    rows = await soon(store.find_queued_events(0, (await soon(store.find_run("default", "w1", ""))).run_key))
-    assert rows == {2}
+    run = await soon(store.find_run("default", "w1", ""))
+    assert await soon(store.find_queued_events(run.shard, run.run_key)) == {2}
     from clew.ports.store import TaskKind
 
     claimed = await soon(store.claim_tasks("default", "q", TaskKind.WORKFLOW, 10, shop.clock.now()))
