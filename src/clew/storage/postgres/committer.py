@@ -239,7 +239,9 @@ class Committer:
                 continue
             if version < write.version:
                 return None  # as it was before, or another guard will tell: to be tried again
-            # Written since by somebody: ours was the one before if its events are there, word for word.
+            if version == write.version:
+                return CommitStatus.VERSION_CONFLICT  # this very version is another's
+            # Written since by somebody: ours was among the versions before if its events are there, word for word.
             if not write.batches or not await self._has_events(connection, write):
                 return CommitStatus.VERSION_CONFLICT
         return CommitStatus.COMMITTED

@@ -51,11 +51,14 @@ def is_connection_trouble(error: BaseException) -> bool:
     """Whether `error` says that the connection is lost, cannot be made, or gives no answer."""
     code = sqlstate(error)
     if code is not None:
-        return code in _OUTCOME_OPEN or code.startswith(("08", "53")) or code == "25006"
+        return code in _OUTCOME_OPEN or code.startswith("08") or code in ("25006", "53300")
     if isinstance(error, (OSError, TimeoutError, EOFError)):
         return True
-    # The driver's own refusals have no code: "connection is closed", "another operation is in progress".
-    return type(error).__module__.startswith("asyncpg") and "connection" in str(error).lower()
+    # The driver's own refusals have no code: "connection is closed", or that its state is not as it thought, which is
+    # how a session looks to it that the server has ended while it was idle.
+    return type(error).__module__.startswith("asyncpg") and (
+        type(error).__name__ == "InternalClientError" or "connection" in str(error).lower()
+    )
 
 
 def is_contention(error: BaseException) -> bool:
