@@ -60,6 +60,11 @@ sim: $(VENV)/.stamp-dev ## Simulate one seed under faults and check every law (S
 sim-soak: $(VENV)/.stamp-dev ## Simulate seed after seed (ARGS="--from 0 --count 10000")
 	PYTHONHASHSEED=0 $(PY) -m tests.simulation $(or $(ARGS),--count 10000)
 
+.PHONY: test-postgres
+test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, service, cases, outages, the long ones too
+	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' $(ARGS)
+	CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
+
 PYTHONS ?= python3.12 python3.13
 .PHONY: test-pythons
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")

@@ -15,11 +15,17 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
+
 from clew.storage.postgres.connections import import_driver
 from tests.postgres.server import QUICK, PostgresServer, running
 
 VARIABLE: Final = "CLEW_TEST_POSTGRES"
 """The connection string of a server to use in place of one's own; its user must be able to create databases."""
+
+long_test: Final = pytest.mark.skipif(
+    not os.environ.get("CLEW_TEST_LONG"), reason="long; `make test-postgres` runs it (or set CLEW_TEST_LONG=1)"
+)
 
 _lock = threading.Lock()
 _servers: list[PostgresServer] = []
