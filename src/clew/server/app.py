@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from clew.server.api.app import PREFIX, ApiApp
@@ -20,6 +20,8 @@ from clew.server.gate import Gate, OpenGate
 from clew.server.requests import RequestMiddleware, request_id_of
 from clew.server.settings import ServerSettings
 from clew.server.streams import Streams
+from clew.server.web.app import PREFIX as WEB_PREFIX
+from clew.server.web.app import WebApp
 from clew.service.contract import Service
 
 IsReady = Callable[[], Awaitable[str]]
@@ -61,6 +63,7 @@ def create_app(
             Route("/healthz", _healthy),
             Route("/readyz", ready),
             Mount(PREFIX, api),
+            *([Route("/", _home), Mount(WEB_PREFIX, WebApp(gate))] if settings.web else []),
             *routes,
         ],
         middleware=[
@@ -69,6 +72,10 @@ def create_app(
         ],
         exception_handlers={HTTPException: _nothing_here},
     )
+
+
+async def _home(request: Request) -> Response:
+    return RedirectResponse(WEB_PREFIX, 303)
 
 
 async def _healthy(request: Request) -> Response:

@@ -14,7 +14,6 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, final
-from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -26,6 +25,7 @@ from clew.server.api.problems import HTTPProblem, bad_request, internal_problem,
 from clew.server.api.table import OPERATIONS
 from clew.server.api.values import encode, read_body, read_parameters, too_large
 from clew.server.gate import Admission, Gate
+from clew.server.paths import path_segments
 from clew.server.requests import request_id_of
 from clew.server.streams import Streams
 from clew.service.contract import Service
@@ -72,7 +72,7 @@ class ApiApp:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        segments = _segments(request.scope)
+        segments = path_segments(request.scope, PREFIX)
         if segments == [DOCUMENT_PATH.strip("/")] and request.method in ("GET", "HEAD"):
             return _conditional(request, Response(self._document, media_type="application/json"))
         operation, path = _find(segments, "GET" if request.method == "HEAD" else request.method)
@@ -112,16 +112,6 @@ class ApiApp:
                 415, "unsupported_media_type", f"The body is {kind or 'of no declared type'}; send application/json."
             )
         return b"".join(parts)
-
-
-def _segments(scope: Scope) -> list[str]:
-    """The parts of the path below the prefix, each decoded by itself."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    below = raw.partition(b"?")[0].removeprefix(PREFIX.encode()).strip(b"/")
-    try:
-        return [unquote_to_bytes(part).decode() for part in below.split(b"/")]
-    except UnicodeDecodeError as error:
-        raise bad_request(f"The path is not UTF-8: {error}.") from error
 
 
 def _parameters(request: Request) -> dict[str, str]:
