@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from clew.server.api.app import PREFIX, ApiApp
-from clew.server.api.problems import HTTPProblem, problem_response
 from clew.server.gate import Gate, OpenGate
+from clew.server.problems import HTTPProblem, problem_response
 from clew.server.requests import RequestMiddleware, request_id_of
 from clew.server.settings import ServerSettings
 from clew.server.streams import Streams

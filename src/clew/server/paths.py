@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
-from clew.server.api.problems import bad_request
+from clew.server.problems import bad_request
 
 
 def path_segments(scope: Scope, prefix: str) -> list[str]:

@@ -23,7 +23,7 @@ from clew.model.failure import ApplicationInfo, Failure
 from clew.model.inputs import ActivityTarget, Message, TaskToken
 from clew.model.payload import Payloads
 from clew.server.api.calls import Act, Call, json_response
-from clew.server.api.problems import bad_request
+from clew.server.problems import bad_request
 from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.contract import Service

@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from clew.server.api.calls import Call, Operation
 from clew.server.api.openapi import openapi_document
-from clew.server.api.problems import HTTPProblem, bad_request, internal_problem, problem_response
 from clew.server.api.table import OPERATIONS
 from clew.server.api.values import encode, read_body, read_parameters, too_large
 from clew.server.gate import Admission, Gate
 from clew.server.paths import path_segments
+from clew.server.problems import HTTPProblem, bad_request, internal_problem, problem_response
 from clew.server.requests import request_id_of
 from clew.server.streams import Streams
 from clew.service.contract import Service

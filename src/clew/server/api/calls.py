@@ -20,9 +20,9 @@ from starlette.responses import Response
 
 from clew.adapters import new_request_id
 from clew.model.rejection import RejectionCode
-from clew.server.api.problems import bad_request
 from clew.server.api.values import encode
 from clew.server.gate import Admission
+from clew.server.problems import bad_request
 from clew.server.streams import Streams
 from clew.service.contract import Service
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from clew.server.api.calls import IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_CHARS_MAX, Operation
-from clew.server.api.problems import PROBLEM_TYPE, Problem
+from clew.server.problems import PROBLEM_TYPE, Problem
 from clew.service.errors import CODE_TABLE
 
 VERSION: Final = "3.1.0"

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 
 from clew.model.policies import WorkflowExecutionStatus
 from clew.server.api.calls import Call
-from clew.server.api.problems import bad_request
+from clew.server.problems import bad_request
 from clew.server.streams import Streams
 from clew.service import requests as r
 from clew.service.contract import Service

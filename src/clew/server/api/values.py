@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from clew.model.payload import ENCODING_KEY, JSON_PLAIN, Payload, from_stored, to_stored
-from clew.server.api.problems import HTTPProblem, bad_request
+from clew.server.problems import HTTPProblem, bad_request
 
 _TYPE_KEY: Final = "type"
 _PAYLOAD_MARK: Final = b'{"$payload"'

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from clew.server.api.problems import HTTPProblem
 from clew.server.api.values import read_parameters
 from clew.server.gate import Gate
 from clew.server.paths import path_segments
+from clew.server.problems import HTTPProblem
 from clew.server.requests import request_id_of
 from clew.server.web.html import CONTENT_SECURITY_POLICY, page, table, tag
 from clew.server.web.run import EVENTS_MAX, RunView, run_page
