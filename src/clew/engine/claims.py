@@ -49,10 +49,11 @@ class Claims:
         self._locator = locator
         self._peers = peers
 
-    async def start(self, row: TaskRow) -> bool:
+    async def start(self, row: TaskRow, *, is_shared: bool = False) -> bool:
         """Start the task of a claimed row, or drop the row when nobody wants it any more.
 
-        Answers False when no session can have the task now, and so the row was set aside.
+        Answers False when no session can have the task now, and so the row was set aside. A shared row is one that
+        another node has claimed and could not use.
 
         Raises:
             StoreError: The run could not be read; the caller releases the row.
@@ -64,8 +65,9 @@ class Claims:
             logger.error("matching.run_unreadable run_key=%s error=%s", row.run_key, error)
             return False
         want = self._want(entry, row) if entry is not None else None
-        if entry is not None and want is None and not await self._locator.is_current(entry):
-            return await self.start(row)
+        is_usable = want is not None and self._matcher.can_take(row, want)
+        if entry is not None and not is_usable and not await self._locator.is_current(entry):
+            return await self.start(row, is_shared=is_shared)
         if entry is None or want is None:
             self._matcher.forget_set_aside(row)
             await self._store.delete_tasks([row.task_id])
@@ -77,7 +79,7 @@ class Claims:
         )
         session = take(row.namespace, row.task_queue, want.type_name, want.version)
         if session is None:
-            self._matcher.set_aside(row, want)
+            self._matcher.set_aside(row, want, is_shared=is_shared)
             return False
         submission = submission_of(entry, Transition(), self._funnel.settle)
         submission.tasks_delete = [row.task_id]

@@ -49,7 +49,7 @@ from clew.engine.express import Express
 from clew.engine.fleet import Fleet, FleetSettings
 from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
 from clew.engine.history import HistoryWaiters
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import IdBlocks, Ids
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
 from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
@@ -128,7 +128,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._is_open = False
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
-        self._ids = IdBlocks(store)
+        self._ids: Ids = IdBlocks(store) if self._fleet is None else self._fleet.ids
         self._cache = RunCache(store, on_stale=self._discarded)
         self._waiters = HistoryWaiters()
         self._locator = Locator(
@@ -139,8 +139,14 @@ class Engine:
             on_stale=self._discarded,
             wait_settled=self._wait_settled,
         )
-        self._pipeline = CommitPipeline(store, self._ids, on_discard=self._discarded, on_finished=self._finished)
-        self._versions = Versions(store, clock, on_rerouted=self._rerouted)
+        self._pipeline = CommitPipeline(
+            store,
+            self._ids,
+            on_discard=self._discarded,
+            on_finished=self._finished,
+            version_after=self._ids.version_after,
+        )
+        self._versions = Versions(store, clock, on_rerouted=self._rerouted, peers=peers)
         self._matcher: Matcher = Matcher(
             store,
             clock,
@@ -260,6 +266,7 @@ class Engine:
             matcher=self._matcher,
             locator=self._locator,
             namespaces=self.namespaces,
+            peers=peers,
         )
         self._api_keys = ApiKeys(store, clock, entropy)
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces, peers)
@@ -518,6 +525,7 @@ class Engine:
     async def _operate(self, call: Awaitable[T]) -> T:
         self._check_open()
         with telling_store_errors():
+            await self._peers.refresh()
             return await call
 
     def _why_unmatched(self, state: ExecutionState, task_queue: str, kind: TaskKind, type_name: str) -> str:
@@ -572,7 +580,9 @@ class Engine:
             with telling_store_errors():
                 await self._deployments.admit_worker(hello)
             self._check_open()
-        return self._matcher.attach(hello, sink)
+        session = self._matcher.attach(hello, sink)
+        await self._peers.announce()
+        return session
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
         """Take the commands of a workflow task."""
@@ -677,9 +687,9 @@ class Engine:
         )
 
     async def _wait_settled(self, entry: RunEntry) -> None:
-        settled: asyncio.Future[None] = self._loop.create_future()
-        self._pipeline.after_current(entry, partial(settled.set_result, None))
-        await settled
+        settled = asyncio.Event()
+        self._pipeline.after_current(entry, settled.set)
+        await settled.wait()
 
     # --- the ways in ------------------------------------------------------------------------------------------------
 
@@ -855,6 +865,7 @@ class Engine:
             for event in transition.events:
                 if type(event) is WorkflowExecutionOptionsUpdated:
                     self._matcher.reroute(state.namespace, entry.run_key)
+                    self._peers.on_run_rerouted(entry)
         if entry.update_waiters:
             self._updates.wake(entry, transition)
         self._peers.on_changed(entry, transition)

@@ -26,7 +26,7 @@ from clew.core.transition import Transition
 from clew.engine.attention import Attention
 from clew.engine.funnel import Funnel, Operation, OpSubmission
 from clew.engine.history import HistoryWaiters
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import Ids
 from clew.engine.matching import Matcher, Session
 from clew.engine.namespaces import Namespace, Namespaces
 from clew.engine.offers import ActivityOffer, Offer, OfferDesk, WorkflowOffer, with_queries
@@ -82,7 +82,7 @@ class Express:
         *,
         clock: Clock,
         entropy: Entropy,
-        ids: IdBlocks,
+        ids: Ids,
         cache: RunCache,
         pipeline: CommitPipeline,
         funnel: Funnel,

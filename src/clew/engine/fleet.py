@@ -29,13 +29,16 @@ from clew.engine.hints import (
     MailWaits,
     QueueHasTasks,
     RoutesChanged,
+    RoutesKnown,
     RowToShare,
+    RunRerouted,
     StickyTask,
 )
+from clew.engine.ids import NODE_NUMBERS, TimedIds
 from clew.engine.mail import Answer, Ask, CancelAttempt, Mail, UpdateRejected, encode_mail
 from clew.engine.node_clock import NodeClock
 from clew.engine.nodes import LEASE_DEFAULT, Nodes
-from clew.engine.peers import Attached, Peers
+from clew.engine.peers import Attached, Peers, Presence
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.entropy import Entropy
 from clew.ports.notifier import Notifier
@@ -53,7 +56,14 @@ logger: Final = logging.getLogger("clew.engine")
 ANSWER_SECONDS: Final = 12.0
 """How long a question sent to another node waits; that node's own patience with its worker is shorter."""
 
-_workers_decoder: Final = msgspec.json.Decoder(list[Attached])
+SPREAD_SECONDS: Final = 1.0
+"""How long a change of routes waits for the other nodes to follow; one that missed it does so within a lease time."""
+
+QUEUES_REMEMBERED_MAX: Final = 1_000
+ROWS_SHARED_MAX: Final = 2_000
+"""With one worker that comes; the claims on the others end after a while."""
+
+_presence_decoder: Final = msgspec.json.Decoder(Presence)
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +87,19 @@ class Fleet(Peers):
         self._store = store
         self._entropy = entropy
         self.lease = settings.lease
+        self.ids = TimedIds(clock)
+        self._number = 0
         self.hints = Hints(settings.notifier, on_hint=self._on_hint, on_gap=self._on_gap)
         self.nodes = Nodes(store, clock, entropy, lease=settings.lease, address=settings.address, events=self)
         self._bodies: dict[str, bytes] = {}
         self._workers: dict[str, list[Attached]] = {}
         self._asked: dict[str, asyncio.Future[QueryWorkflowResponse]] = {}
+        self._route_changes = 0
+        self._spreading: dict[int, tuple[set[str], asyncio.Future[None]]] = {}
+        """The nodes that have not yet followed a change of routes, and who waits for them."""
+        self._queued_at: dict[tuple[str, str], float] = {}
+        """When this node last queued rows, by namespace and task queue."""
+        self._loop = asyncio.get_running_loop()
         self._background = Background("fleet")
         self._reactions: Reactions | None = None
 
@@ -133,14 +151,61 @@ class Fleet(Peers):
             if worker.hello.namespace == namespace and task_queue in (None, worker.hello.task_queue)
         ]
 
+    async def refresh(self) -> None:
+        """Read the view of the fleet; what cannot be read stays as it was."""
+        try:
+            await self.nodes.look_now()
+        except StoreError as error:
+            logger.warning("fleet.view_unread error=%s", error)
+
+    async def announce(self) -> None:
+        """Write what this node's workers poll."""
+        try:
+            await self.nodes.tell_news()
+        except StoreError as error:
+            logger.warning("fleet.workers_not_announced error=%s", error)
+            self.nodes.look_soon()
+
+    async def spread_routes(self) -> None:
+        """Have the others read the routing of worker versions, and wait until they have, though not long."""
+        if not (self.nodes.live and self.hints.is_connected):
+            return
+        self._route_changes += 1
+        change, missing = self._route_changes, set(self.nodes.live)
+        spread: asyncio.Future[None] = self._loop.create_future()
+        self._spreading[change] = missing, spread
+        try:
+            self.hints.send(ALL_NODES, RoutesChanged(change))
+            await asyncio.wait([spread], timeout=SPREAD_SECONDS)
+        finally:
+            del self._spreading[change]
+        if missing:
+            logger.warning("fleet.routes_not_confirmed nodes=%s", ", ".join(sorted(missing)))
+
+    def on_routes_known(self, sender: str, hint: RoutesKnown) -> None:
+        """Another node goes by the routing of this one's change."""
+        missing, spread = self._spreading.get(hint.change, (set[str](), None))
+        missing.discard(sender)
+        if not missing and spread is not None and not spread.done():
+            spread.set_result(None)
+
     # --- what `Nodes` tells -----------------------------------------------------------------------------------------
 
     def describe_node(self) -> bytes:
-        """The workers attached here."""
-        return msgspec.json.encode(self._parts().attached())
+        """The workers attached here, and the node's number."""
+        return msgspec.json.encode(Presence(number=self._number, workers=self._parts().attached()))
 
-    async def on_joined(self, node_id: str, old_id: str) -> None:
+    async def on_joining(self) -> None:
+        """Take a number that no other node is known to have."""
+        self._number = await self._store.reserve_run_keys(1) % NODE_NUMBERS
+
+    async def on_joined(self, node_id: str, old_id: str, view: FleetView) -> None:
         """This node has an id now."""
+        others = {_decode_presence(node.body).number for node in view.nodes if node.node_id != node_id}
+        while self._number in others:
+            # Of two that came at once with one number, the later at least sees the other here.
+            self._number = await self._store.reserve_run_keys(1) % NODE_NUMBERS
+        self.ids.renumber(self._number)
         await self.hints.listen(node_id)
         self._parts().on_joined(node_id, old_id)
 
@@ -149,7 +214,7 @@ class Fleet(Peers):
         for node in view.nodes:
             if node.node_id != self.nodes.node_id and self._bodies.get(node.node_id) != node.body:
                 self._bodies[node.node_id] = node.body
-                self._workers[node.node_id] = _decode_workers(node.body)
+                self._learn_workers(node.node_id, _decode_presence(node.body).workers)
         for node_id in gone:
             self._bodies.pop(node_id, None)
             self._workers.pop(node_id, None)
@@ -157,6 +222,18 @@ class Fleet(Peers):
         if view.has_mail:
             parts.fetch_mail()
         parts.on_nodes(new, gone)
+
+    def _learn_workers(self, node_id: str, workers: list[Attached]) -> None:
+        """Workers that came just now may have missed rows that this node queued before it knew of them."""
+        known = {worker.session_id for worker in self._workers.get(node_id, ())}
+        self._workers[node_id] = workers
+        since = self._loop.time() - self.lease.total_seconds()
+        new = [worker for worker in workers if worker.session_id not in known]
+        for namespace, task_queue in {(worker.hello.namespace, worker.hello.task_queue) for worker in new}:
+            if self._queued_at.get((namespace, task_queue), 0.0) > since:
+                self.hints.send(node_id, QueueHasTasks(namespace, task_queue))
+            for row in self._parts().rows_set_aside(namespace, task_queue, new)[:ROWS_SHARED_MAX]:
+                self.hints.send(node_id, RowToShare(row))
 
     def on_gained(self, shards: list[int]) -> None:
         """The work of these shards is this node's from now on."""
@@ -172,16 +249,19 @@ class Fleet(Peers):
         """A worker of this node came or went."""
         self.nodes.look_soon()
 
-    def on_routes_changed(self) -> None:
-        """This node changed the routing of worker versions."""
-        self._send(ALL_NODES, RoutesChanged())
+    def on_run_rerouted(self, entry: RunEntry) -> None:
+        """Tasks of this run may go to another worker version."""
+        self._send(ALL_NODES, RunRerouted(entry.state.namespace, entry.shard, entry.run_key))
 
     def on_rows_queued(self, rows: Iterable[TaskRow]) -> None:
         """Rows wait for a worker: say so, if another node has one on the queue."""
-        if self.nodes.live:
-            for namespace, task_queue in {(row.namespace, row.task_queue) for row in rows}:
-                if self.workers(namespace, task_queue):
-                    self._send(ALL_NODES, QueueHasTasks(namespace, task_queue))
+        now = self._loop.time()
+        for namespace, task_queue in {(row.namespace, row.task_queue) for row in rows}:
+            self._queued_at[namespace, task_queue] = now
+            if self.workers(namespace, task_queue):
+                self._send(ALL_NODES, QueueHasTasks(namespace, task_queue))
+        if len(self._queued_at) > QUEUES_REMEMBERED_MAX:
+            self._queued_at.clear()
 
     def on_set_aside(self, row: TaskRow) -> None:
         """No worker here can have this task: offer it to nodes that have workers on the queue."""
@@ -197,11 +277,12 @@ class Fleet(Peers):
         self.post(node_of(session_id), CancelAttempt(session_id=session_id, token=token, reason=reason))
 
     def on_waiting(self, entry: RunEntry, *, close_only: bool) -> None:
-        """Somebody here begins to wait on this run."""
+        """Somebody here begins to wait on this run; when its worker is not here, the others hear of it at once."""
         state = entry.state
         task = state.workflow_task
         holder = (task.session or task.sticky_session) if task is not None else state.sticky_session
-        self._parts().watches.watch(entry, close_only=close_only, at_once=self.is_elsewhere(holder))
+        is_here = node_of(holder) == self.nodes.node_id
+        self._parts().watches.watch(entry, close_only=close_only, at_once=not close_only and not is_here)
 
     def on_changed(self, entry: RunEntry, transition: Transition) -> None:
         """This node changed a run: tell those who wait on it."""
@@ -279,13 +360,13 @@ def node_of(session_id: str) -> str:
     return session_id.rpartition("/")[0]
 
 
-def _decode_workers(body: bytes) -> list[Attached]:
+def _decode_presence(body: bytes) -> Presence:
     try:
-        return _workers_decoder.decode(body)
+        return _presence_decoder.decode(body)
     except msgspec.DecodeError as error:
-        # A node of another release may describe its workers in other words.
-        logger.debug("fleet.workers_unreadable error=%s", error)
-        return []
+        # A node of another release may describe itself in other words.
+        logger.debug("fleet.node_unreadable error=%s", error)
+        return Presence(number=-1, workers=[])
 
 
 def _unanswered(what: str) -> RPCError:

@@ -72,7 +72,23 @@ class FleetChanged(_Hint, frozen=True, array_like=True):
 
 
 class RoutesChanged(_Hint, frozen=True, array_like=True):
-    """The routing of worker versions was changed."""
+    """The routing of worker versions was changed; `change` is the sender's number for it."""
+
+    change: int
+
+
+class RoutesKnown(_Hint, frozen=True, array_like=True):
+    """The sender goes by the routing as it is since that change of the receiver."""
+
+    change: int
+
+
+class RunRerouted(_Hint, frozen=True, array_like=True):
+    """Tasks of this run may go to another worker version from now on."""
+
+    namespace: str
+    shard: int
+    run_key: int
 
 
 class MailWaits(_Hint, frozen=True, array_like=True):
@@ -80,7 +96,16 @@ class MailWaits(_Hint, frozen=True, array_like=True):
 
 
 Hint: TypeAlias = (
-    QueueHasTasks | RowToShare | StickyTask | RunChanged | RunWatched | FleetChanged | RoutesChanged | MailWaits
+    QueueHasTasks
+    | RowToShare
+    | StickyTask
+    | RunChanged
+    | RunWatched
+    | FleetChanged
+    | RoutesChanged
+    | RoutesKnown
+    | RunRerouted
+    | MailWaits
 )
 
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from clew.core.express import Taker
 from clew.engine.background import Background
-from clew.engine.peers import Peers
+from clew.engine.peers import Attached, Peers
 from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
@@ -454,8 +454,17 @@ class Matcher:
         queue.backlog[kind] = True
         self._drain_soon(queue, kind)
 
-    def set_aside(self, row: TaskRow, want: Want) -> None:
-        """No session can have this claimed row at the moment: it is started as soon as one can."""
+    def can_take(self, row: TaskRow, want: Want) -> bool:
+        """Whether a session with a credit may have the task."""
+        return any(session.takes(want) for session in self._queue(row.namespace, row.task_queue).ready[want.kind])
+
+    def set_aside(self, row: TaskRow, want: Want, *, is_shared: bool = False) -> None:
+        """No session can have this claimed row at the moment: it is started as soon as one can.
+
+        One that another node shares is not shared again, and kept only for a session that may have it later.
+        """
+        if is_shared and not any(s.takes(want) for s in self._queue(row.namespace, row.task_queue).sessions.values()):
+            return
         set_aside = self._queue(row.namespace, row.task_queue).set_aside
         if want not in set_aside:
             set_aside[want] = {}
@@ -467,7 +476,8 @@ class Matcher:
                     _name(want.version),
                 )
         set_aside[want][row.task_id] = row
-        self._peers.on_set_aside(row)
+        if not is_shared:
+            self._peers.on_set_aside(row)
 
     def forget_set_aside(self, row: TaskRow) -> None:
         """Nobody wants this row any more."""
@@ -483,9 +493,19 @@ class Matcher:
                 if queue.ready[kind] and not queue.draining[kind]:
                     self.note_backlog(queue.namespace, queue.name, kind)
 
-    def is_wanted(self, row: TaskRow) -> bool:
-        """Whether a session here waits for work of the kind on the row's queue."""
-        return bool(self._queue(row.namespace, row.task_queue).ready[row.kind])
+    def is_polled_for(self, row: TaskRow) -> bool:
+        """Whether a session here takes tasks of the kind from the row's queue."""
+        return any(session.polls(row.kind) for session in self._queue(row.namespace, row.task_queue).sessions.values())
+
+    def rows_set_aside(self, namespace: str, task_queue: str, workers: Iterable[Attached]) -> list[TaskRow]:
+        """The rows set aside in a queue that one of these workers of another node may have."""
+        set_aside = self._queue(namespace, task_queue).set_aside
+        return [
+            row
+            for want, rows in set_aside.items()
+            if any(want.fits(worker.hello, worker.version) for worker in workers)
+            for row in rows.values()
+        ]
 
     def reroute(self, namespace: str, run_key: int | None = None) -> None:
         """Which version tasks go to has changed: look again at those that wait here, all or those of one run."""

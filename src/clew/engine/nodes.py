@@ -23,7 +23,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from clew.engine.background import Background
 from clew.engine.node_clock import NodeClock
 from clew.ports.clock import Cancellable
 from clew.ports.entropy import Entropy
@@ -37,6 +36,10 @@ RETRIES_PER_LEASE: Final = 20
 """How often a renewal is tried again while the store does not answer."""
 
 
+END_MARGIN: Final = timedelta(milliseconds=50)
+"""The end of another's lease is looked at this much later, so that it is over also by the store's clock."""
+
+
 class NodeEvents(Protocol):
     """What `Nodes` tells the node's other parts."""
 
@@ -44,7 +47,11 @@ class NodeEvents(Protocol):
         """What others should know of this node."""
         ...
 
-    async def on_joined(self, node_id: str, old_id: str) -> None:
+    async def on_joining(self) -> None:
+        """This node is about to enter the fleet under a new id."""
+        ...
+
+    async def on_joined(self, node_id: str, old_id: str, view: FleetView) -> None:
         """This node has an id now; the old one, if it had one, is gone with its sessions."""
         ...
 
@@ -94,7 +101,8 @@ class Nodes:
         self._is_wanted = False
         self._task: asyncio.Task[None] | None = None
         self._woken: asyncio.Event = asyncio.Event()
-        self._background = Background("nodes")
+        self._lock = asyncio.Lock()
+        """One view is acted on at a time."""
 
     @property
     def held(self) -> list[int]:
@@ -119,7 +127,6 @@ class Nodes:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._background.cancel()
         self._held = {}
         try:
             await self._store.leave_fleet(self.node_id)
@@ -139,6 +146,20 @@ class Nodes:
         Raises:
             StoreError: It cannot be read.
         """
+        async with self._lock:
+            await self._look()
+
+    async def tell_news(self) -> None:
+        """Renew at once if there is something about this node that others do not know.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        async with self._lock:
+            if self._events.describe_node() != self._described:
+                await self._renew()
+
+    async def _look(self) -> None:
         asked_at = self._clock.own_now()
         view = await self._store.read_fleet(self.node_id)
         self._clock.learn(asked_at, view.now)
@@ -147,14 +168,15 @@ class Nodes:
     async def _join(self) -> None:
         old_id, self.node_id = self.node_id, self._entropy.uuid7()
         self._held, self._known = {}, set()
-        self._described = self._events.describe_node() if not old_id else b"[]"
+        await self._events.on_joining()
+        self._described = self._events.describe_node()
         asked_at = self._clock.own_now()
         view = await self._store.join_fleet(self.node_id, self._address, self._described, self._lease)
         self._clock.learn(asked_at, view.now)
         self._renewed_at = self._kept_since = view.now
         self._lease_until = view.now + self._lease
         logger.info("nodes.joined node=%s nodes=%d", self.node_id, len(view.nodes))
-        await self._events.on_joined(self.node_id, old_id)
+        await self._events.on_joined(self.node_id, old_id, view)
         await self._apply(view)
         self._events.on_told_others()
 
@@ -174,11 +196,15 @@ class Nodes:
 
     async def _turn(self) -> None:
         self._is_wanted = False
+        async with self._lock:
+            if self._events.describe_node() == self._described and self._clock.now() < self._renewal_at():
+                await self._look()
+            else:
+                await self._renew()
+
+    async def _renew(self) -> None:
         described = self._events.describe_node()
         is_news = described != self._described
-        if not is_news and self._clock.now() < self._renewal_at():
-            await self.look_now()
-            return
         asked_at = self._clock.own_now()
         view = await self._store.renew_node(self.node_id, described if is_news else None, self._lease)
         if view is None:
@@ -254,7 +280,7 @@ class Nodes:
         """The renewal; or earlier the end of a lease that by then others would have renewed; or the end of patience."""
         wanted = [self._renewal_at()]
         if self._others_end_at is not None:
-            wanted.append(self._others_end_at)
+            wanted.append(self._others_end_at + END_MARGIN)
         silent = self._known - self.live
         if silent and self._kept_since is not None:
             patience = self._kept_since + self._lease

@@ -25,7 +25,7 @@ from clew.core.replies import StartedActivity, StartedWorkflowTask
 from clew.core.transition import ActivityCancelWanted, ActivityTaskReady, WorkflowTaskReady
 from clew.core.versioning import forget_sticky
 from clew.engine.history import read_events
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import Ids
 from clew.engine.matching import Matcher, Session
 from clew.engine.peers import Peers
 from clew.engine.runs import RunEntry
@@ -129,7 +129,7 @@ class OfferDesk:
         self,
         store: Store,
         matcher: Matcher,
-        ids: IdBlocks,
+        ids: Ids,
         *,
         limits_of: Callable[[str], Limits],
         secret_of: Callable[[str], bytes],

@@ -16,6 +16,7 @@ from clew.engine.callbacks import open_callback, sign_callback
 from clew.engine.locate import Locator
 from clew.engine.matching import Matcher, Session
 from clew.engine.namespaces import SECRET_BYTES, Namespace, Namespaces
+from clew.engine.peers import Peers
 from clew.engine.runs import RunCache
 from clew.model.inputs import ActivityTarget
 from clew.model.limits import DURATION_MAX, RETENTION_DEFAULT, Limits
@@ -25,6 +26,7 @@ from clew.ports.entropy import Entropy
 from clew.ports.store import Backlog, NamespaceRow, Store, TaskKind
 from clew.service import operations as o
 from clew.service.errors import RPCError
+from clew.service.requests import WorkerHello
 
 CALLBACK_EXPIRY_DEFAULT: Final = timedelta(days=7)
 
@@ -44,8 +46,10 @@ class Operations:
         matcher: Matcher,
         locator: Locator,
         namespaces: Namespaces,
+        peers: Peers,
     ) -> None:
         self._store = store
+        self._peers = peers
         self._clock = clock
         self._entropy = entropy
         self._cache = cache
@@ -99,6 +103,7 @@ class Operations:
         backlogs = [one for one in await self._store.list_backlogs() if one.namespace == request.namespace]
         names = {one.task_queue for one in backlogs}
         names |= {one.hello.task_queue for one in self._matcher.sessions() if one.hello.namespace == request.namespace}
+        names |= {one.hello.task_queue for one in self._peers.workers(request.namespace)}
         queues = [await self._queue(request.namespace, name, backlogs) for name in sorted(names)]
         return o.ListTaskQueuesResponse(task_queues=tuple(queues))
 
@@ -114,6 +119,7 @@ class Operations:
             for session in self._matcher.sessions()
             if (session.hello.namespace, session.hello.task_queue) == (namespace, name)
         ]
+        pollers += [_distant_poller(worker.hello) for worker in self._peers.workers(namespace, name)]
         return o.TaskQueueInfo(
             namespace=namespace,
             task_queue=name,
@@ -199,6 +205,17 @@ def _poller(session: Session) -> o.PollerInfo:
         deployment_version=hello.deployment_version,
         workflow_credits=max(0, session.workflow_credits),
         activity_credits=session.activity_credits,
+    )
+
+
+def _distant_poller(hello: WorkerHello) -> o.PollerInfo:
+    return o.PollerInfo(
+        identity=hello.identity,
+        takes_workflow_tasks=hello.takes_workflow_tasks,
+        takes_activity_tasks=hello.takes_activity_tasks,
+        deployment_version=hello.deployment_version,
+        workflow_credits=None,
+        activity_credits=None,
     )
 
 

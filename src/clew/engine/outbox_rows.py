@@ -17,7 +17,7 @@ from clew.core.transition import (
     StartChild,
     Transition,
 )
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import Ids
 from clew.engine.runs import RunEntry
 from clew.ports.store import OutboxRow
 
@@ -28,7 +28,7 @@ _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(OutboxEffect)
 
 
-def outbox_rows(entry: RunEntry, transition: Transition, ids: IdBlocks) -> list[OutboxRow]:
+def outbox_rows(entry: RunEntry, transition: Transition, ids: Ids) -> list[OutboxRow]:
     """The rows to commit together with the transition."""
     return [
         OutboxRow(message_id=ids.next_task_id(), shard=entry.shard, run_key=entry.run_key, body=_encoder.encode(effect))

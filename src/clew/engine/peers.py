@@ -35,6 +35,18 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.hello.deployment_version if self.hello.uses_versioning else None
 
 
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node tells the others of itself.
+
+    Args:
+        number: Part of the ids that it makes; no other node has it.
+        workers: The workers attached to it.
+    """
+
+    number: int
+    workers: list[Attached]
+
+
 class Peers:
     """A node's view of the others; of this very class, there are none. All methods belong to the engine's loop."""
 
@@ -63,13 +75,22 @@ class Peers:
         """The workers attached to other nodes, of one task queue or all."""
         return ()
 
+    async def refresh(self) -> None:
+        """See the other nodes as they are now, if the store can be read."""
+
+    async def announce(self) -> None:
+        """Have the others know of this node's workers, if the store takes it at once."""
+
+    async def spread_routes(self) -> None:
+        """This node changed the routing of worker versions: wait, not long, until the others go by it."""
+
     # --- notices ----------------------------------------------------------------------------------------------------
 
     def on_workers_changed(self) -> None:
         """A worker of this node came or went."""
 
-    def on_routes_changed(self) -> None:
-        """This node changed the routing of worker versions."""
+    def on_run_rerouted(self, entry: RunEntry) -> None:
+        """Tasks of this run may go to another worker version."""
 
     def on_rows_queued(self, rows: Iterable[TaskRow]) -> None:
         """Rows were committed that wait for a worker."""

@@ -9,6 +9,9 @@ hands them to the store as one batch; while that is being made durable, the next
 a lone transition is flushed in the same turn of the loop. Transitions of one run that meet in a batch share one
 snapshot and one compare-and-swap, but keep a history row each. When a unit loses its guard, or the store fails, the
 run's entry is discarded (its state is ahead of the truth) and every submission on it is told, also those still open.
+
+A second batch of a run may be on its way while the first may yet lose its guard to another node. So in a fleet no two
+nodes may make the same version of a run, or the second batch could pass for one that follows what the other node wrote.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from clew.ports.store import (
 from clew.service.reply import Reply
 
 if TYPE_CHECKING:
-    from clew.engine.ids import IdBlocks
+    from clew.engine.ids import Ids
 
 BATCHES_IN_FLIGHT_MAX: Final = 2
 """One being made durable, one queued behind it, so that the writer never waits for the loop."""
@@ -62,6 +65,10 @@ NO_CHANGES: Final = ((), ())
 _ABANDONED: Final = "an earlier change of this run could not be made durable; nothing of this one was done; try again"
 
 Outcome = CommitStatus | StoreError
+
+
+def _next_version(version: int) -> int:
+    return version + 1
 
 
 class Submission(Reply[Any], eq=False):
@@ -105,21 +112,25 @@ class CommitPipeline:
     def __init__(
         self,
         store: Store,
-        ids: IdBlocks,
+        ids: Ids,
         *,
         on_discard: Callable[[RunEntry], None],
         on_finished: Callable[[RunEntry], None],
         on_batch: Callable[[int, int], None] | None = None,
+        version_after: Callable[[int], int] = _next_version,
     ) -> None:
         self._store = store
         self._ids = ids
         self._on_discard = on_discard
         self._on_finished = on_finished
         self._on_batch = on_batch
+        self._version_after = version_after
         self._loop = asyncio.get_running_loop()
         self._open: list[Submission] = []
         """The first submission of each run since its last flush; also at the entry, which finds it by that."""
         self._in_flight = 0
+        self._is_guard_lost = False
+        """Whether an entry is being discarded because its unit lost a guard."""
         self._flush_is_scheduled = False
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -175,7 +186,8 @@ class CommitPipeline:
         for member in unit:
             member.entry.open_head = None
             self._open.remove(member)
-        self._settle_unit(head, StoreUnavailable(_ABANDONED))
+        # After a lost guard it is decided again; a store that fails is for the caller to know.
+        self._settle_unit(head, CommitStatus.VERSION_CONFLICT if self._is_guard_lost else StoreUnavailable(_ABANDONED))
         self._wake_if_idle()
 
     async def wait_idle(self) -> None:
@@ -256,7 +268,7 @@ class CommitPipeline:
 
     def _row(self, head: Submission) -> RunWrite:
         if head.transition is None and head.more is None:
-            return _express_row(head)
+            return _express_row(head, self._version_after)
         entry, state = head.entry, head.entry.state
         batches: list[HistoryBatch] = []
         tasks_put: tuple[TaskRow, ...] = ()
@@ -294,7 +306,7 @@ class CommitPipeline:
                 dirty = transition.dirty_items if dirty is None else dirty | transition.dirty_items
         items_put, items_delete = _item_changes(entry, dirty) if state.is_wide else NO_CHANGES
         expected = entry.persisted_version
-        entry.persisted_version = state.version = expected + 1
+        version = entry.persisted_version = state.version = self._version_after(expected)
         entry.persisted_status = state.status
         entry.persisted_labels = labels
         return RunWrite(
@@ -305,7 +317,7 @@ class CommitPipeline:
             run_id=state.run_id,
             expected_version=expected,
             expected_latest_run_key=entry.expected_latest_run_key,
-            version=expected + 1,
+            version=version,
             status=state.status,
             attention_at=entry.attention_to_persist(),
             is_busy=state.is_busy,
@@ -348,7 +360,9 @@ class CommitPipeline:
         unit = head.unit or [head]
         for member in list(unit):
             if outcome is not CommitStatus.COMMITTED:
+                self._is_guard_lost = isinstance(outcome, CommitStatus)
                 self._on_discard(member.entry)
+                self._is_guard_lost = False
             submissions = (member, *(member.more or ()))
             for submission in submissions:
                 submission.on_settled(submission, outcome)
@@ -389,13 +403,13 @@ def _batch(state: ExecutionState, events: list[Event]) -> HistoryBatch:
     return HistoryBatch(events[0].event_id, events[-1].event_id, encoded)
 
 
-def _express_row(submission: Submission) -> RunWrite:
+def _express_row(submission: Submission, version_after: Callable[[int], int]) -> RunWrite:
     """The row of an express transition standing alone: `CommitPipeline._row` without what such a one never has."""
     entry = submission.entry
     state = entry.state
     batches = (_batch(state, submission.events),)
     expected = entry.persisted_version
-    entry.persisted_version = state.version = expected + 1
+    version = entry.persisted_version = state.version = version_after(expected)
     visibility = None
     status = state.status
     if entry.persisted_status is not status:
@@ -415,7 +429,7 @@ def _express_row(submission: Submission) -> RunWrite:
         state.workflow_id,
         state.run_id,
         expected,
-        expected + 1,
+        version,
         status,
         attention_at,
         due_at is not None,

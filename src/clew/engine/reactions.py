@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -29,8 +29,10 @@ from clew.engine.hints import (
     MailWaits,
     QueueHasTasks,
     RoutesChanged,
+    RoutesKnown,
     RowToShare,
     RunChanged,
+    RunRerouted,
     RunWatched,
     StickyTask,
 )
@@ -104,7 +106,6 @@ class Reactions:
         self._round_task: asyncio.Task[None] | None = None
         self._is_fetching = False
         self._is_mail_wanted = False
-        self._routes_wanted = False
 
     def start(self) -> None:
         """Begin the rounds."""
@@ -155,14 +156,15 @@ class Reactions:
         """What was in memory of a run is not the run's any more: those who rest on it look at what is stored."""
         self._waiters.wake(entry.run_key, is_closed=True)
         if entry.update_waiters:
-            self._background.spawn(self._move_updates(entry))
+            # Nothing of it is on its way, so all that it said was durable: what is missing now has ended.
+            self._background.spawn(self._move_updates(entry, was_durable=not entry.unsettled_count))
         own = self._fleet.nodes.node_id
         if any(node_of(session) == own for session in sessions_named(entry.state)):
             self._background.spawn(self._take_up(entry.shard, entry.run_key))
 
-    async def _move_updates(self, entry: RunEntry) -> None:
+    async def _move_updates(self, entry: RunEntry, *, was_durable: bool) -> None:
         try:
-            await self._updates.move(entry)
+            await self._updates.move(entry, was_durable=was_durable)
         except StoreError as error:
             logger.warning("fleet.updates_lost run_id=%s error=%s", entry.state.run_id, error)
             self._updates.abandon(entry)
@@ -187,7 +189,7 @@ class Reactions:
                 for kind in TaskKind:
                     self._matcher.note_backlog(hint.namespace, hint.task_queue, kind)
             case RowToShare():
-                if self._matcher.is_wanted(hint.row):
+                if self._matcher.is_polled_for(hint.row):
                     self._background.spawn(self._start_shared(hint.row))
             case StickyTask():
                 self._background.spawn(self._take_up(hint.shard, hint.run_key))
@@ -198,18 +200,36 @@ class Reactions:
             case FleetChanged():
                 self._fleet.nodes.look_soon()
             case RoutesChanged():
-                self._routes_wanted = True
-                self._background.spawn(self._quietly(self._load_routes))
+                self._background.spawn(self._follow_routes(sender, hint))
+            case RoutesKnown():
+                self._fleet.on_routes_known(sender, hint)
+            case RunRerouted():
+                self._background.spawn(self._reroute(hint))
             case MailWaits():
                 self.fetch_mail()
             case _:
                 assert_never(hint)
 
+    async def _follow_routes(self, sender: str, hint: RoutesChanged) -> None:
+        try:
+            await self._versions.load()
+        except StoreError as error:
+            logger.warning("fleet.routes_unread error=%s", error)
+        else:
+            self._fleet.hints.send(sender, RoutesKnown(hint.change))
+
+    async def _reroute(self, hint: RunRerouted) -> None:
+        await self._take_up(hint.shard, hint.run_key)
+        self._matcher.reroute(hint.namespace, hint.run_key)
+
+    def rows_set_aside(self, namespace: str, task_queue: str, workers: Iterable[Attached]) -> list[TaskRow]:
+        """Rows that nobody here can have, and one of these workers of another node may."""
+        return self._matcher.rows_set_aside(namespace, task_queue, workers)
+
     def on_gap(self) -> None:
         """Hints may have been lost: look at everything they would have pointed at."""
         self._fleet.nodes.look_soon()
-        self._routes_wanted = True
-        self._background.spawn(self._quietly(self._load_routes))
+        self._background.spawn(self._quietly(self._versions.load))
         self._background.spawn(self._quietly(self._look_around))
         self.fetch_mail()
 
@@ -247,9 +267,7 @@ class Reactions:
                 if session is not None:
                     session.sink.cancel_activity(mail.token, mail.reason)
             case UpdateRejected():
-                entry = self._cache.get(mail.run_key)
-                if entry is not None:
-                    self._updates.settle(entry, mail.settled)
+                self._updates.settle(mail.run_key, mail.settled)
             case _:
                 assert_never(mail)
 
@@ -266,7 +284,7 @@ class Reactions:
 
     async def _start_shared(self, row: TaskRow) -> None:
         try:
-            await self._claims.start(row)
+            await self._claims.start(row, is_shared=True)
         except StoreError as error:
             logger.warning("fleet.shared_task_left task_id=%s error=%s", row.task_id, error)
 
@@ -279,19 +297,13 @@ class Reactions:
             await self._quietly(self._look_around)
             if self._clock.now() - looked_wide_at >= self._fleet.lease:
                 looked_wide_at = self._clock.now()
-                self._routes_wanted = True
-                await self._quietly(self._load_routes)
+                await self._quietly(self._versions.load)
                 await self._quietly(self._outbox.sweep)
 
     async def _look_around(self) -> None:
         """What changes by the second: rows for hungry workers, runs that somebody waits on."""
         self._matcher.look_at_hungry()
         await self.watches.look()
-
-    async def _load_routes(self) -> None:
-        if self._routes_wanted:
-            self._routes_wanted = False
-            await self._versions.load()
 
     @staticmethod
     async def _quietly(work: Callable[[], Awaitable[None]]) -> None:

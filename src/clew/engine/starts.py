@@ -23,7 +23,7 @@ from clew.core.replies import ExistingRun, Repeat, Start, TerminateThenStart, Us
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.funnel import Funnel, Operation, OpSubmission, store_error, submission_of
-from clew.engine.ids import IdBlocks
+from clew.engine.ids import Ids
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.pipeline import CommitPipeline, Outcome
@@ -98,7 +98,7 @@ class Starter:
         store: Store,
         clock: Clock,
         entropy: Entropy,
-        ids: IdBlocks,
+        ids: Ids,
         cache: RunCache,
         pipeline: CommitPipeline,
         funnel: Funnel,
@@ -141,7 +141,7 @@ class Starter:
 
     def adopt_successor(self, predecessor: RunEntry, state: ExecutionState) -> RunEntry:
         """The entry of the run that follows another one of its chain."""
-        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key())
+        entry = RunEntry(state, predecessor.shard, self._ids.next_run_key(predecessor.run_key))
         entry.expected_latest_run_key = predecessor.run_key
         predecessor.successor = entry
         for update_id in state.updates:
@@ -163,7 +163,7 @@ class Starter:
         latest_run_key: int,
         races: int,
     ) -> None:
-        decided = self._decide(request, extras)
+        decided = self._decide(request, extras, latest_run_key)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return
@@ -176,7 +176,9 @@ class Starter:
         submission = self._submission(entry, transition, settled)
         self._pipeline.submit(submission)
 
-    def _decide(self, request: StartWorkflowRequest, extras: StartExtras) -> tuple[RunEntry, Transition] | Rejection:
+    def _decide(
+        self, request: StartWorkflowRequest, extras: StartExtras, latest_run_key: int
+    ) -> tuple[RunEntry, Transition] | Rejection:
         namespace = self._namespaces.get(request.namespace)
         run_id = self._entropy.uuid7()
         decided = decide_start(
@@ -195,7 +197,7 @@ class Starter:
         if isinstance(decided, Rejection):
             return decided
         state, transition = decided
-        entry = RunEntry(state, self.shard_of(request), self._ids.next_run_key())
+        entry = RunEntry(state, self.shard_of(request), self._ids.next_run_key(latest_run_key))
         if extras.follow is not None:
             followed = extras.follow(entry)
             if isinstance(followed, Rejection):
@@ -325,7 +327,7 @@ class Starter:
         races: int,
     ) -> None:
         """Terminate the open run and start the new one in one unit: never two open, never none."""
-        decided = self._decide(request, extras)
+        decided = self._decide(request, extras, existing.run_key)
         if isinstance(decided, Rejection):
             _refuse(future, RPCError(decided))
             return

@@ -11,7 +11,8 @@ outlives the long poll answers with the stage reached so far, and the client ask
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from clew.core.closing import abandoned_outcome
 from clew.core.decisions import decide_admit_update, find_update
@@ -28,6 +29,11 @@ from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
 from clew.service.errors import RPCError
 from clew.service.requests import PollUpdateRequest, UpdateResponse, UpdateStage, UpdateWorkflowRequest
+
+WORDS_MAX: Final = 1_000
+
+WORD_SECONDS: Final = 2.0
+"""How long word of a rejection by another node is waited for, before the caller is told to send the update again."""
 
 
 class UpdateDesk:
@@ -48,6 +54,8 @@ class UpdateDesk:
         self._funnel = funnel
         self._locator = locator
         self._namespaces = namespaces
+        self._words: dict[tuple[int, str], UpdateSettled] = {}
+        """Word of rejections that nobody waited for when it came, by run key and update id."""
         self._loop = asyncio.get_running_loop()
 
     async def update(self, request: UpdateWorkflowRequest) -> UpdateResponse:
@@ -152,8 +160,13 @@ class UpdateDesk:
                     if not future.done():
                         future.set_result((entry, effect))
 
-    async def move(self, old: RunEntry) -> None:
+    async def move(self, old: RunEntry, *, was_durable: bool) -> None:
         """Another node has changed the run: those who wait on what was in memory of it wait on what is stored now.
+
+        Args:
+            old: What was in memory.
+            was_durable: Whether that is what was stored before: an update that it knew and the run does not know now
+                was rejected, and the node that did so has sent word.
 
         Raises:
             StoreError: The run could not be read; nobody was moved.
@@ -166,8 +179,19 @@ class UpdateDesk:
             return
         old.successor = entry
         for update_id, futures in waiting.items():
+            if (
+                was_durable
+                and entry.state.is_open
+                and known_update(old, update_id)
+                and not known_update(entry, update_id)
+            ):
+                self._loop.call_later(WORD_SECONDS, _fail_all, tuple(futures), _lost(update_id))
             entry.update_waiters.setdefault(update_id, []).extend(futures)
         self.look_again(entry)
+        for update_id in waiting:
+            word = self._words.pop((entry.run_key, update_id), None)
+            if word is not None:
+                self.settle(entry.run_key, word)
 
     def look_again(self, entry: RunEntry) -> None:
         """Wake those who wait for updates that another node brought on: they look at the run themselves."""
@@ -180,19 +204,23 @@ class UpdateDesk:
                 if not future.done():
                     future.set_result((entry, None))
 
-    def settle(self, entry: RunEntry, settled: UpdateSettled) -> None:
-        """Another node rejected an update."""
-        for future in entry.update_waiters.pop(settled.update_id, ()):
-            if not future.done():
-                future.set_result((entry, settled))
+    def settle(self, run_key: int, settled: UpdateSettled) -> None:
+        """Another node rejected an update. Who waits for it may just be on the way to what is stored now (`move`)."""
+        entry = self._cache.get(run_key)
+        if entry is not None and settled.update_id in entry.update_waiters:
+            for future in entry.update_waiters.pop(settled.update_id):
+                if not future.done():
+                    future.set_result((entry, settled))
+            return
+        self._words[run_key, settled.update_id] = settled
+        if len(self._words) > WORDS_MAX:
+            del self._words[next(iter(self._words))]
 
     def abandon(self, entry: RunEntry) -> None:
         """The run's memory is gone, and with it what was only admitted: callers send it again."""
         waiting, entry.update_waiters = entry.update_waiters, {}
-        for futures in waiting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(_lost())
+        for update_id, futures in waiting.items():
+            _fail_all(futures, _lost(update_id))
 
     async def _wait(
         self, entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage, waiter: asyncio.Future[Any]
@@ -322,13 +350,18 @@ def _elsewhere(entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage) 
     )
 
 
-def _lost(update_id: str = "") -> RPCError:
-    which = f"update {update_id!r}" if update_id else "the update"
+def _fail_all(futures: Iterable[asyncio.Future[Any]], error: RPCError) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
+
+
+def _lost(update_id: str) -> RPCError:
     return RPCError(
         Rejection(
             code=RejectionCode.UNAVAILABLE,
-            message=f"{which} was not yet accepted when the engine lost its memory of it; send it again under the same "
-            "update id",
+            message=f"update {update_id!r} was not yet accepted when the engine lost its memory of it; send it again "
+            "under the same update id",
         )
     )
 

@@ -19,6 +19,7 @@ import msgspec
 
 from clew.core.state import ExecutionState
 from clew.core.versioning import Route, pinned_version
+from clew.engine.peers import ALONE, Peers
 from clew.model.policies import DeploymentVersion
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
@@ -68,8 +69,9 @@ _decode = msgspec.json.Decoder(DeploymentRecord).decode
 class Versions:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, clock: Clock, *, on_rerouted: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, *, on_rerouted: Callable[[str], None], peers: Peers = ALONE) -> None:
         self._store = store
+        self._peers = peers
         self._clock = clock
         self._on_rerouted = on_rerouted
         self._known: dict[Key, tuple[int, DeploymentRecord]] = {}
@@ -132,6 +134,8 @@ class Versions:
             StoreError: The store could not be written.
         """
         key = (namespace, name)
+        if not self._peers.is_alone:
+            await self.load()
         for _ in range(RACES_MAX):
             found = self._known.get(key)
             if found is None and not may_create:
@@ -150,6 +154,7 @@ class Versions:
             if await self._store.put_deployment_if_revision(row):
                 self._known[key] = (revision + 1, changed)
                 self._reroute(namespace)
+                await self._peers.spread_routes()
                 return changed
             await self.load()
         raise RPCError(

@@ -62,23 +62,23 @@ class ListNamespacesResponse(Message, frozen=True, kw_only=True):
 
 
 class PollerInfo(Message, frozen=True, kw_only=True):
-    """One worker on a task queue, as the node that it is attached to knows it.
+    """One worker on a task queue.
 
     Args:
         identity: What the worker calls itself.
         takes_workflow_tasks: Whether it takes tasks of workflows.
         takes_activity_tasks: Whether it takes attempts of activities.
         deployment_version: Of the worker, if it says one.
-        workflow_credits: Workflow tasks that it would take now.
-        activity_credits: Attempts of activities that it would take now.
+        workflow_credits: Workflow tasks that it would take now; None when it is attached to another node.
+        activity_credits: Attempts of activities that it would take now; None likewise.
     """
 
     identity: str
     takes_workflow_tasks: bool
     takes_activity_tasks: bool
     deployment_version: DeploymentVersion | None = None
-    workflow_credits: int = 0
-    activity_credits: int = 0
+    workflow_credits: int | None = 0
+    activity_credits: int | None = 0
 
 
 class TaskQueueInfo(Message, frozen=True, kw_only=True):

@@ -1,0 +1,318 @@
+"""Client, engine node and worker at three different nodes: everything works as on one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from clew.model.commands import (
+    CompleteWorkflowExecution,
+    RequestCancelActivityTask,
+    ScheduleActivityTask,
+    StartChildWorkflowExecution,
+    StartTimer,
+)
+from clew.model.events import UpdateOutcome, UpdateRequest
+from clew.model.failure import ApplicationInfo, Failure
+from clew.model.policies import WorkflowExecutionStatus
+from clew.model.rejection import RejectionCode
+from clew.service import requests as r
+from clew.service.errors import RPCError
+from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
+from tests.fleet.shop import FleetShop, Node
+
+MINUTE = timedelta(minutes=1)
+
+
+def activity(number: int = 1, **fields: Any) -> ScheduleActivityTask:
+    values = {"activity_id": f"a-{number}", "activity_type": "a", "start_to_close_timeout": MINUTE, **fields}
+    return ScheduleActivityTask(**values)
+
+
+async def start(node: Node, workflow_id: str = "w1", **fields: Any) -> r.StartWorkflowResponse:
+    request = r.StartWorkflowRequest(
+        namespace="default",
+        workflow_id=workflow_id,
+        workflow_type="W",
+        task_queue="q",
+        request_id=workflow_id,
+        **fields,
+    )
+    return await soon(node.engine.start_workflow(request))
+
+
+async def signal(node: Node, name: str = "go", workflow_id: str = "w1") -> None:
+    request = r.SignalWorkflowRequest(
+        namespace="default", workflow_id=workflow_id, signal_name=name, request_id=f"{name}-{workflow_id}"
+    )
+    await soon(node.engine.signal_workflow(request))
+
+
+def result_of(node: Node, workflow_id: str = "w1") -> asyncio.Future[r.GetHistoryResponse]:
+    request = r.GetHistoryRequest(
+        namespace="default", workflow_id=workflow_id, wait_new_event=True, close_event_only=True
+    )
+    return asyncio.ensure_future(node.engine.get_history(request))
+
+
+def send_update(
+    node: Node, update_id: str = "u1", stage: r.UpdateStage = r.UpdateStage.COMPLETED
+) -> asyncio.Future[r.UpdateResponse]:
+    request = r.UpdateWorkflowRequest(
+        namespace="default",
+        workflow_id="w1",
+        wait_stage=stage,
+        request=UpdateRequest(update_id=update_id, name="add", input=payloads(1)),
+    )
+    return asyncio.ensure_future(node.engine.update_workflow(request))
+
+
+async def cached_at(shop: FleetShop, node: Node, workflow_id: str = "w1", **hello: Any) -> ScriptedWorker:
+    """A worker at the node that has the run cached."""
+    worker = await shop.worker(node, **hello)
+    await start(node, workflow_id)
+    await worker.complete(await worker.workflow_task(), sticky=True)
+    return worker
+
+
+async def test_a_run_started_here_is_worked_on_there_and_awaited_elsewhere(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    worker = await shop.worker(c)
+    await start(b)
+    waiting = result_of(a)
+    await worker.complete(await worker.workflow_task(), activity(), sticky=True)
+    await worker.complete_activity(await worker.activity_task(), "done")
+    await worker.complete(await worker.workflow_task(), CompleteWorkflowExecution(result=payloads("all done")))
+    closing = await soon(waiting)
+    assert [type(event).__name__ for event in closing.events] == ["WorkflowExecutionCompleted"]
+    described = await soon(b.engine.describe_workflow(r.DescribeWorkflowRequest(namespace="default", workflow_id="w1")))
+    assert described.info.status is WorkflowExecutionStatus.COMPLETED
+
+
+async def test_workflow_and_activity_workers_at_different_nodes(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    flows = await shop.worker(a, takes_activity_tasks=False)
+    hands = await shop.worker(b, takes_workflow_tasks=False)
+    await start(c)
+    await flows.complete(await flows.workflow_task(), *[activity(n) for n in range(20)], sticky=True)
+    for _ in range(20):
+        await hands.complete_activity(await hands.activity_task())
+    seen = 0
+    while seen < 20:
+        task = await flows.workflow_task()
+        seen += sum(type(event).__name__ == "ActivityTaskCompleted" for event in task.events)
+        await flows.complete(task, *([CompleteWorkflowExecution()] if seen == 20 else []), sticky=True)
+    assert seen == 20
+
+
+async def test_a_signal_through_another_node_goes_to_the_worker_that_has_the_run(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    worker = await cached_at(shop, a)
+    await shop.worker(c)
+    for number in range(5):
+        await signal((b, c)[number % 2], f"s{number}")
+        task = await worker.workflow_task()
+        assert task.is_partial, "it has the run cached, and gets only what is new"
+        await worker.complete(task, sticky=True)
+
+
+async def test_signals_through_all_nodes_at_once_are_all_recorded(shop: FleetShop) -> None:
+    worker = await cached_at(shop, shop.nodes[0])
+    await asyncio.gather(*[signal(shop.next_node(), f"s{number}") for number in range(30)])
+    names: list[str] = []
+    while len(names) < 30:
+        task = await worker.workflow_task()
+        names += [event.signal_name for event in task.events if type(event).__name__ == "WorkflowExecutionSignaled"]
+        await worker.complete(task, sticky=True)
+    assert sorted(names) == sorted(f"s{number}" for number in range(30))
+    history = await shop.history()
+    assert [event.event_id for event in history] == list(range(1, len(history) + 1))
+
+
+async def test_a_query_is_asked_where_the_run_is_cached(shop: FleetShop) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="state", query_args=payloads(7))
+    asking = asyncio.ensure_future(c.engine.query_workflow(request))
+    task = await worker.workflow_task()
+    assert task.query is not None
+    assert (task.is_partial, task.query.query_args) == (True, payloads(7))
+    big = payloads("x" * 200_000)
+    result = r.QueryResult(query_id=task.query.query_id, result=big)
+    await soon(a.engine.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
+    assert (await soon(asking)).result == big
+
+
+async def test_a_query_that_fails_there_fails_here(shop: FleetShop) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="nonsense")
+    asking = asyncio.ensure_future(c.engine.query_workflow(request))
+    task = await worker.workflow_task()
+    assert task.query is not None
+    failure = Failure(message="no such query", info=ApplicationInfo(type="Unknown"))
+    result = r.QueryResult(query_id=task.query.query_id, failure=failure)
+    await soon(a.engine.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
+    with pytest.raises(RPCError, match="no such query") as caught:
+        await soon(asking)
+    assert caught.value.code is RejectionCode.QUERY_FAILED
+
+
+async def test_a_closed_run_is_queried_by_any_node_that_has_a_worker(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    first = await shop.worker(a)
+    await start(a)
+    await first.complete(await first.workflow_task(), CompleteWorkflowExecution())
+    assert first.session is not None
+    first.session.detach()
+    second = await shop.worker(b)
+    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="state")
+    asking = asyncio.ensure_future(c.engine.query_workflow(request))
+    task = await second.workflow_task()
+    assert task.query is not None
+    assert task.events[0].event_id == 1
+    result = r.QueryResult(query_id=task.query.query_id, result=payloads("fine"))
+    await soon(b.engine.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
+    assert (await soon(asking)).result == payloads("fine")
+
+
+async def test_a_query_rides_on_the_task_that_another_node_has(shop: FleetShop) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    await signal(c)
+    task = await worker.workflow_task()
+    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="state")
+    asking = asyncio.ensure_future(c.engine.query_workflow(request))
+    await signal(c, "more")
+    await shop.until(lambda: any(entry.queries for entry in a.engine._cache._entries.values()))
+    await worker.complete(task, sticky=True)
+    following = await worker.workflow_task()
+    (query,) = following.queries
+    await worker.complete(
+        following, sticky=True, query_results=(r.QueryResult(query_id=query.query_id, result=payloads("seen")),)
+    )
+    assert (await soon(asking)).result == payloads("seen")
+
+
+@pytest.mark.parametrize("end", ["completed", "rejected"])
+async def test_an_update_through_another_node_hears_of_its_end(shop: FleetShop, end: str) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    for number in range(3):
+        updating = send_update(c, f"u{number}")
+        task = await worker.workflow_task()
+        (message,) = task.messages
+        failure = Failure(message="not now", info=ApplicationInfo(type="No"))
+        if end == "completed":
+            await worker.complete(
+                task,
+                sticky=True,
+                acceptances=(r.UpdateAcceptance(message_id="a", update_id=f"u{number}", sequencing_event_id=2),),
+                completions=(
+                    r.UpdateCompletion(
+                        message_id="c", update_id=f"u{number}", outcome=UpdateOutcome(result=payloads(number))
+                    ),
+                ),
+            )
+            assert (await soon(updating)).outcome == UpdateOutcome(result=payloads(number))
+        else:
+            rejection = r.UpdateRejection(message_id=message.message_id, update_id=f"u{number}", failure=failure)
+            await worker.complete(task, sticky=True, rejections=(rejection,))
+            assert (await soon(updating)).outcome == UpdateOutcome(failure=failure)
+
+
+async def test_an_accepted_update_completes_in_a_later_task(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    worker = await cached_at(shop, a)
+    accepted = send_update(b, stage=r.UpdateStage.ACCEPTED)
+    completed = send_update(c)
+    task = await worker.workflow_task()
+    await worker.complete(
+        task, sticky=True, acceptances=(r.UpdateAcceptance(message_id="a", update_id="u1", sequencing_event_id=2),)
+    )
+    assert (await soon(accepted)).stage is r.UpdateStage.ACCEPTED
+    await signal(b)
+    outcome = UpdateOutcome(result=payloads("late"))
+    await worker.complete(
+        await worker.workflow_task(),
+        sticky=True,
+        completions=(r.UpdateCompletion(message_id="c", update_id="u1", outcome=outcome),),
+    )
+    assert (await soon(completed)).outcome == outcome
+
+
+async def test_a_running_attempt_is_told_to_stop_at_another_node(shop: FleetShop) -> None:
+    a, b, _ = shop.nodes
+    flows = await shop.worker(a, takes_activity_tasks=False)
+    hands = await shop.worker(b, takes_workflow_tasks=False)
+    await start(a)
+    await flows.complete(await flows.workflow_task(), activity(), sticky=True)
+    attempt = await hands.activity_task()
+    await signal(b)
+    task = await flows.workflow_task()
+    await flows.complete(task, RequestCancelActivityTask(scheduled_event_id=5), sticky=True)
+    token, reason = await soon(hands.cancels.get())
+    assert (token.activity_id or token.scheduled_event_id, reason) == (5, r.ActivityCancelReason.CANCEL_REQUESTED)
+    heartbeat = r.HeartbeatActivityRequest(token=attempt.token)
+    assert (await soon(b.engine.heartbeat_activity(heartbeat))).cancel_requested
+
+
+async def test_a_timer_set_through_one_node_fires_once(shop: FleetShop) -> None:
+    worker = await shop.worker(shop.nodes[0])
+    for number in range(12):
+        await start(shop.next_node(), f"w{number}")
+        task = await worker.workflow_task()
+        timer = StartTimer(timer_id="1", start_to_fire_timeout=timedelta(seconds=5 if number % 2 else 100))
+        await worker.complete(task, timer, sticky=True)
+    await asyncio.sleep(0.02)
+    assert worker.workflow_tasks.empty()
+    for number in range(12):
+        if number == 6:
+            assert worker.workflow_tasks.empty()
+        await shop.until(lambda: not worker.workflow_tasks.empty(), ticking=1.0)
+        task = await worker.workflow_task()
+        due = task.scheduled_time
+        assert due is not None
+        assert [type(event).__name__ for event in task.events].count("TimerFired") == 1
+        await worker.complete(task, CompleteWorkflowExecution())
+    for number in range(12):
+        assert (await shop.event_types(f"w{number}")).count("TimerFired") == 1
+
+
+async def test_children_and_parents_at_different_nodes(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    worker = await shop.worker(b)
+    await start(c, "parent")
+    children = [StartChildWorkflowExecution(workflow_id=f"child-{n}", workflow_type="C") for n in range(5)]
+    await worker.complete(await worker.workflow_task(), *children, sticky=True)
+    ended = 0
+    while ended < 5:
+        task = await worker.workflow_task()
+        if task.token.workflow_id == "parent":
+            ended += sum(type(event).__name__ == "ChildWorkflowExecutionCompleted" for event in task.events)
+            await worker.complete(task, *([CompleteWorkflowExecution()] if ended == 5 else []), sticky=True)
+        else:
+            await worker.complete(task, CompleteWorkflowExecution())
+    assert (await shop.event_types("parent")).count("ChildWorkflowExecutionStarted") == 5
+    closing = await soon(result_of(a, "parent"))
+    assert [type(event).__name__ for event in closing.events] == ["WorkflowExecutionCompleted"]
+
+
+async def test_what_follows_a_change_that_lost_its_guard_overwrites_nothing(shop: FleetShop) -> None:
+    """Two batches of one run are on their way when another node has changed it: the second must lose as well."""
+    a, b, _ = shop.nodes
+    await start(a)
+    await b.engine._locator.find("default", "w1")
+    await signal(a, "first")
+    second = asyncio.ensure_future(signal(b, "second"))
+    hold = shop.faults.hold("commit_if_current", times=2)
+    await shop.until(lambda: hold.held_count == 1)
+    third = asyncio.ensure_future(signal(b, "third"))
+    await shop.until(lambda: hold.held_count == 2)
+    hold.release()
+    await soon(asyncio.gather(second, third))
+    names = [event.signal_name for event in await shop.history() if type(event).__name__ == "WorkflowExecutionSignaled"]
+    assert sorted(names) == ["first", "second", "third"]
