@@ -15,7 +15,6 @@ import asyncio
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, final
@@ -67,7 +66,11 @@ def to_ns(instant: datetime) -> int:
 
 def new_request_id() -> str:
     """A fresh id by which a repeated request is recognised."""
-    return str(uuid.UUID(bytes=_chance.take(16), version=4))
+    # The text of a random UUID (RFC 9562 §5.4), without the object, which takes longer to make than the rest.
+    chance = _chance.take(16)
+    digits = chance.hex()
+    variant = "89ab"[chance[8] & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 @final

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar, final
 
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 from clew.service.requests import GetHistoryRequest, PollUpdateRequest, QueryWorkflowRequest
 from clew.service_loop import LoopMoved, ServiceLoop
 
@@ -195,7 +196,11 @@ class _Call:
         if self._future.cancelled():
             return
         try:
-            self._inner = asyncio.ensure_future(self._method(self._request))
+            answer = self._method(self._request)
+            if isinstance(answer, Reply):
+                answer.listen(self._finish_reply)
+                return
+            self._inner = asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
             self.refuse(error)
             return
@@ -212,6 +217,14 @@ class _Call:
     def refuse(self, error: BaseException) -> None:
         """Answer with an error."""
         self._mailbox.deliver(self._future, None, _crossing(error, self._method))
+
+    def _finish_reply(self, reply: Reply[Any]) -> None:
+        try:
+            result = reply.result()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
+            self.refuse(error)
+        else:
+            self._mailbox.deliver(self._future, result, None)
 
     def _finish(self, inner: asyncio.Future[Any]) -> None:
         if inner.cancelled():

@@ -51,13 +51,20 @@ async def call_service(
     Raises:
         RPCError: The call was refused for good, or the time was over (``DEADLINE_EXCEEDED``).
     """
-    refuse_in_workflow(getattr(method, "__name__", "a call"))
-    check_durations(getattr(method, "__name__", "call"), rpc_timeout=timeout)
+    if in_workflow():
+        refuse_in_workflow(getattr(method, "__name__", "a call"))
     if timeout is None:
-        return await _call_with_retries(connection, method, request, is_long_poll)
+        try:
+            return await connection.call(method, request)
+        except RPCError as error:
+            return await _call_again(connection, method, request, is_long_poll, error)
+    check_durations(getattr(method, "__name__", "call"), rpc_timeout=timeout)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            return await _call_with_retries(connection, method, request, is_long_poll)
+            try:
+                return await connection.call(method, request)
+            except RPCError as error:
+                return await _call_again(connection, method, request, is_long_poll, error)
     except TimeoutError as error:
         raise RPCError(_too_late(method, timeout)) from error
 
@@ -76,25 +83,25 @@ def refuse_in_workflow(what: str) -> None:
         )
 
 
-async def _call_with_retries(
-    connection: Connection, method: Callable[[Any], Awaitable[T]], request: Any, is_long_poll: bool
+async def _call_again(
+    connection: Connection, method: Callable[[Any], Awaitable[T]], request: Any, is_long_poll: bool, error: RPCError
 ) -> T:
+    """Repeat a call that was met by `error`, if that may pass."""
     loop = asyncio.get_running_loop()
-    give_up_at: float | None = None
+    give_up_at = loop.time() + RETRY_SECONDS_MAX
     wait_seconds = _FIRST_WAIT_SECONDS
     while True:
-        try:
-            return await connection.call(method, request)
-        except RPCError as error:
-            if not error.is_retryable or connection.is_closed:
-                raise
-            if give_up_at is None:
-                give_up_at = loop.time() + RETRY_SECONDS_MAX
-            if not is_long_poll and loop.time() + wait_seconds > give_up_at:
-                raise
-            told_seconds = float(error.rejection.details.get("retry_after_seconds", 0))
+        if not error.is_retryable or connection.is_closed:
+            raise error
+        if not is_long_poll and loop.time() + wait_seconds > give_up_at:
+            raise error
+        told_seconds = float(error.rejection.details.get("retry_after_seconds", 0))
         await asyncio.sleep(max(wait_seconds, min(told_seconds, _LONGEST_WAIT_SECONDS)))
         wait_seconds = min(wait_seconds * _WAIT_FACTOR, _LONGEST_WAIT_SECONDS)
+        try:
+            return await connection.call(method, request)
+        except RPCError as later:
+            error = later
 
 
 def _too_late(method: Callable[..., Any], timeout: timedelta) -> Rejection:

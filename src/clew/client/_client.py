@@ -131,10 +131,13 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         self.plugins: Sequence[Plugin] = tuple(plugins)
         self.default_workflow_query_reject_condition = config["default_workflow_query_reject_condition"]
         self._values = Values(self.data_converter, connection.limits)
-        outbound: OutboundInterceptor = ServiceOutbound(self)
+        innermost = ServiceOutbound(self)
+        outbound: OutboundInterceptor = innermost
         for interceptor in reversed(self.interceptors):
             outbound = interceptor.intercept_client(outbound)
         self._outbound = outbound
+        self._wait_closing_event = None if self.interceptors else innermost.wait_closing_event
+        """Waits for the end of a run, where no interceptor wants to see how."""
 
     def __repr__(self) -> str:
         return f"<Client of {self.connection.address} namespace {self.namespace!r}>"

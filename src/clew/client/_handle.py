@@ -115,16 +115,17 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
             RPCError: There is no such run, or the engine cannot be reached any more.
         """
         run_id = self._result_run_id
+        wait = self._client._wait_closing_event or self._wait_closing_event
         while True:
-            event = await self._wait_closing_event(run_id, rpc_timeout)
+            event = await wait(self._id, run_id, rpc_timeout)
             run_id = _following_run_id(event)
             if not run_id or not follow_runs:
                 return await self._outcome(event)
 
-    async def _wait_closing_event(self, run_id: str | None, rpc_timeout: timedelta | None) -> Event:
+    async def _wait_closing_event(self, workflow_id: str, run_id: str | None, rpc_timeout: timedelta | None) -> Event:
         events = self._client._outbound.fetch_workflow_history_events(
             FetchWorkflowHistoryEventsInput(
-                id=self._id, run_id=run_id, wait_new_event=True, close_event_only=True, rpc_timeout=rpc_timeout
+                id=workflow_id, run_id=run_id, wait_new_event=True, close_event_only=True, rpc_timeout=rpc_timeout
             )
         )
         async for event in events:

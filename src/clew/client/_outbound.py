@@ -179,6 +179,27 @@ class ServiceOutbound(OutboundInterceptor):
         # The run is pinned from the first answer on: "the current run" may mean another one by the next page.
         return page.events, (page.run_id, page.next_event_id) if page.next_event_id else None
 
+    async def wait_closing_event(self, workflow_id: str, run_id: str | None, rpc_timeout: timedelta | None) -> Event:
+        """Wait for the event that closes a run, as `fetch_workflow_history_events` would, without its iterator."""
+        from_event_id = 1
+        while from_event_id:
+            request = r.GetHistoryRequest(
+                namespace=self._client.namespace,
+                workflow_id=workflow_id,
+                run_id=run_id or "",
+                from_event_id=from_event_id,
+                events_max=_HISTORY_PAGE_DEFAULT,
+                wait_new_event=True,
+                close_event_only=True,
+            )
+            page = await call_service(
+                self._connection, self._service.get_history, request, timeout=rpc_timeout, is_long_poll=True
+            )
+            if page.events:
+                return page.events[0]
+            run_id, from_event_id = page.run_id, page.next_event_id
+        raise AssertionError("a long poll for the closing event ends with that event")
+
     def list_workflows(self, input: ListWorkflowsInput) -> WorkflowExecutionAsyncIterator:
         """List runs."""
         left = [input.limit]
@@ -337,7 +358,8 @@ class ServiceOutbound(OutboundInterceptor):
             static_summary=input.static_summary,
             static_details=input.static_details,
         )
-        check_policy_types(what, input.retry_policy)
+        if input.retry_policy is not None:
+            check_policy_types(what, input.retry_policy)
         check_kinds(
             what,
             priority=(input.priority, Priority),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import cast
+from typing import Final, cast
 
 from clew.model.policies import RetryPolicy
+
+_TEXT_OR_NONE: Final = frozenset({str, type(None)})
 
 
 def check_durations(what: str, **options: object) -> None:
@@ -33,6 +35,8 @@ def check_texts(what: str, **options: object) -> None:
     Raises:
         TypeError: Names the option and what was given.
     """
+    if set(map(type, options.values())) <= _TEXT_OR_NONE:
+        return
     for name, value in options.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{what}: {_given(name, value)} instead of a str. Write {name}={str(value)!r}.")

@@ -50,7 +50,7 @@ NAMED_MAX: Final = 3
 """Local activities that an error message names; there may be thousands."""
 
 
-class MarkerData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MarkerData(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """What a marker says besides result or failure, readable in history."""
 
     activity_id: str
@@ -70,7 +70,7 @@ def marker_data(event: e.MarkerRecorded) -> MarkerData | None:
     """Read a marker; None if it is not that of a local activity."""
     if event.marker_name != LOCAL_ACTIVITY_MARKER:
         return None
-    return _decode_data(bytes(event.details["data"][0]))
+    return _decode_data(event.details["data"][0])
 
 
 class _Backoff(Exception):
@@ -365,14 +365,18 @@ class LocalActivities:
         data = marker_data(event)
         assert data is not None, "only markers of local activities come here"
         activity = self._open.get(data.activity_id)
-        if self._abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
+        if self._abandoned and self._abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
             return
-        if activity is None or (activity.input.activity, activity.ordinal) != (data.activity_type, data.ordinal):
+        if activity is None or activity.input.activity != data.activity_type or activity.ordinal != data.ordinal:
             recorded = f"the outcome of local activity {data.activity_type!r} with id {data.activity_id!r}"
             raise self._mismatch(event.event_id, recorded, activity)
+        result = event.details.get("result", ())
+        if event.failure is None and not data.backoff_seconds and not is_among_requests:
+            self._complete(activity, result)
+            return
         outcome = LocalActivityOutcome(
             sequence=activity.sequence,
-            result=event.details.get("result", ()),
+            result=result,
             failure=event.failure,
             attempt=data.attempt,
             backoff=timedelta(seconds=data.backoff_seconds) if data.backoff_seconds else None,
@@ -408,8 +412,12 @@ class LocalActivities:
         )
 
     def _settle(self, activity: OpenLocalActivity, outcome: LocalActivityOutcome) -> None:
+        failure = outcome.failure
+        if failure is None and outcome.backoff is None and not outcome.is_cancelled:
+            self._complete(activity, outcome.result)
+            return
         self._remove(activity)
-        future, failure = activity.future, outcome.failure
+        future = activity.future
         if future.done():
             return
         if outcome.backoff is not None:
@@ -420,8 +428,13 @@ class LocalActivities:
             error = ActivityError("Local activity failed", **self._fields(activity, RetryState.NON_RETRYABLE_FAILURE))
             error.__cause__ = self._values.from_failure(failure)
             future.set_exception(error)
-        else:
-            future.set_result(outcome.result)
+
+    def _complete(self, activity: OpenLocalActivity, result: Payloads) -> None:
+        activity.is_done = True
+        self._open.pop(activity.activity_id, None)
+        self._by_sequence.pop(activity.sequence, None)
+        if not activity.future.done():
+            activity.future.set_result(result)
 
     def _cancelled_error(self, activity: OpenLocalActivity) -> CancelledActivityError:
         error = CancelledActivityError(

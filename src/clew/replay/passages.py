@@ -43,14 +43,17 @@ def is_of_task(events: Sequence[e.Event], completed: int, started_event_id: int)
 
 def is_last_recorded(events: Sequence[e.Event], index: int) -> bool:
     """Whether nothing after the marker at an index tells of what the code did next."""
-    following = (type(events[later]) for later in range(index + 1, len(events)))
-    return not any(kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted for kind in following)
+    for later in range(index + 1, len(events)):
+        kind = type(events[later])
+        if kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted:
+            return False
+    return True
 
 
 def brings_signals_next(events: Sequence[e.Event], index: int) -> bool:
     """Whether the marker at an index is the last word of a task without an answer, and signals came before the next."""
-    for event in events[index + 1 :]:
-        kind = type(event)
+    for later in range(index + 1, len(events)):
+        kind = type(events[later])
         if kind is e.WorkflowExecutionSignaled:
             return True
         if kind is e.MarkerRecorded or kind is e.WorkflowTaskCompleted or kind is e.WorkflowTaskStarted:
