@@ -41,6 +41,19 @@ ACTIVITY_ENDS = (
     e.ActivityTaskTimedOut,
     e.ActivityTaskCanceled,
 )
+EXPECTED_REFUSALS = frozenset(
+    {
+        "",
+        "workflow_already_started",
+        "workflow_already_completed",
+        "workflow_not_found",
+        "no_worker",
+        "query_failed",
+        "workflow_not_ready",
+        "limit_exceeded",
+        "deadline_exceeded",
+    }
+)
 DISTURBING_CALLS = frozenset({"cancel", "terminate"})
 DISTURBING_STEPS = frozenset({"stop", "fail"})
 
@@ -101,6 +114,12 @@ def check_acknowledged_calls(world: World) -> None:
             _require(
                 len(record.updates_of(values["id"], call.request_id)) == 1, "law 3", f"{call} is not recorded once"
             )
+
+
+def check_refusals(world: World) -> None:
+    """No call is refused for a reason that it did not give."""
+    for call in _calls(world):
+        _require(call.refusal in EXPECTED_REFUSALS, "law 11", f"{call} was refused as {call.refusal}")
 
 
 def check_nothing_recorded_twice(world: World) -> None:
@@ -252,6 +271,39 @@ def _check_child_end(world: World, told: Any) -> None:
     wanted = type(told).__name__.removeprefix("ChildWorkflowExecution")
     found = {type(run.events[-1]).__name__.removeprefix("WorkflowExecution") for run in ends}
     _require(wanted in found, "law 2", f"child {ref.workflow_id} was said to have {wanted}; it has {found}")
+
+
+def check_chains_go_on(world: World) -> None:
+    """A run that closed for another to follow is followed by it, and by no other."""
+    for run in world.record.runs.values():
+        new_run_id = getattr(run.events[-1], "new_execution_run_id", "")
+        if new_run_id:
+            _require(new_run_id in world.record.by_run_id, "law 2", f"{run.workflow_id}: no run {new_run_id} follows")
+    before = Counter(_started(run).continued_execution_run_id for run in world.record.runs.values())
+    twice = [run_id for run_id, count in before.items() if run_id and count > 1]
+    _require(not twice, "law 2", f"followed by more than one run: {twice}")
+
+
+def check_cancels(world: World) -> None:
+    """A cancel request that was acknowledged is recorded, or there was nothing open to cancel."""
+    for call in _calls(world):
+        if call.action.kind != "cancel" or not call.is_ok:
+            continue
+        runs = world.record.runs_of(call.action.values["id"])
+        requested = any(isinstance(event, e.WorkflowExecutionCancelRequested) for run in runs for event in run.events)
+        over = any(not run.is_open for run in runs)
+        _require(requested or over, "law 3", f"{call} was answered, and is not recorded")
+
+
+def check_once_is_once(world: World) -> None:
+    """An activity that may be tried once never begins again (semantics 0.4)."""
+    for key, values in world.outside.inputs.items():
+        if values.get("do") == "once":
+            _require(
+                world.outside.begun[key] <= 1,
+                "law 6",
+                f"an activity for one attempt began {world.outside.begun[key]} times",
+            )
 
 
 def check_signals_to_others(world: World) -> None:

@@ -17,6 +17,7 @@ import queue
 import random
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -63,6 +64,7 @@ class Disk(Protocol):
 
     lane: Lane
     is_server: bool
+    """Whether what a node has sent is done even if the node dies meanwhile."""
 
     def open(self, clock: Clock) -> Store:
         """The store, freshly opened on what the disk holds; to be called in the disk's lane."""
@@ -78,13 +80,20 @@ class Disk(Protocol):
 
 
 class ModelDisk:
-    """The model store; plays a database server, so that several nodes may have it open."""
+    """The model store.
 
-    is_server = True
+    Args:
+        loop: The simulation's.
+        nodes: How many share it. For more than one it plays a database server: it has a clock of its own, and what a
+            node has sent is done even if the node dies meanwhile.
+        shards: Shards of runs.
+    """
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, nodes: int = 1, shards: int = 1) -> None:
         self.lane = loop.lane("disk")
-        self.data = ModelData()
+        self.is_server = nodes > 1
+        own_clock = (lambda: EPOCH + timedelta(seconds=loop.time())) if self.is_server else None
+        self.data = ModelData(own_clock, shards)
 
     def open(self, clock: Clock) -> Store:
         return ModelStore(self.data, clock.now)

@@ -24,8 +24,11 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-STEPS_AT_ONE_INSTANT_MAX: Final = 400_000
+STEPS_AT_ONE_INSTANT_MAX: Final = 100_000
 """More callbacks than this without time passing is a spin, not work."""
+
+STEPS_MAX: Final = 300_000
+"""The same for a whole simulation, of which the longest take a tenth of that."""
 
 
 class Spin(AssertionError):
@@ -192,8 +195,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             self.steps += 1
             self._at_instant += 1
-            if self._at_instant > STEPS_AT_ONE_INSTANT_MAX:
-                raise Spin(f"{STEPS_AT_ONE_INSTANT_MAX} callbacks at {self._now:.3f} s, the last {handle._callback!r}")
+            if self._at_instant > STEPS_AT_ONE_INSTANT_MAX or self.steps > STEPS_MAX:
+                raise Spin(f"{self._at_instant} callbacks at {self._now:.3f} s, {self.steps} in all")
             self._hash.update(lane.name.encode())
             try:
                 handle._context.run(handle._callback, *handle._args)

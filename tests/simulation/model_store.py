@@ -12,28 +12,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import (
+    ApiKeyRow,
     CommitStatus,
     DeploymentRow,
     DueRun,
+    FleetView,
     HistoryBatch,
     NamespaceRow,
     OutboxRow,
     PendingItem,
     RunRow,
     RunWrite,
+    ShardLease,
     Store,
     StoreError,
     TaskKind,
     TaskRow,
     VisibilityFilter,
 )
+from clew.storage.sqlite.fleet import FleetRegistry
 
 T = TypeVar("T")
 
@@ -52,9 +56,20 @@ class _Run:
 
 
 class ModelData:
-    """What the disk holds; survives the stores opened on it."""
+    """What the disk holds; survives the stores opened on it.
 
-    def __init__(self) -> None:
+    Args:
+        now: The store's own clock; by default each store goes by that of its node, and claims die with the node (as
+            in a process that owns its file).
+        shard_count: Shards of runs.
+    """
+
+    def __init__(self, now: Callable[[], datetime] | None = None, shard_count: int = 1) -> None:
+        self.now = now
+        self.shard_count = shard_count
+        self.claims: dict[int, datetime] = {}
+        self.fleet = FleetRegistry(now) if now is not None else None
+        self.api_keys: dict[str, ApiKeyRow] = {}
         self.runs: dict[int, _Run] = {}
         self.latest: dict[tuple[str, str], int] = {}
         self.tasks: dict[int, TaskRow] = {}
@@ -73,12 +88,12 @@ class ModelStore:
         now: Decides whether a claim has run out.
     """
 
-    shard_count = 1
-
     def __init__(self, data: ModelData, now: Callable[[], datetime]) -> None:
+        self.shard_count = data.shard_count
         self._data = data
-        self._now = now
-        self._claims: dict[int, datetime] = {}
+        self._now = data.now or now
+        self._claims: dict[int, datetime] = {} if data.now is None else data.claims
+        self._registry = data.fleet or FleetRegistry(now)
         self._is_closed = False
 
     # --- commits ----------------------------------------------------------------------------------------------------
@@ -320,6 +335,52 @@ class ModelStore:
             return self._done(False)
         del self._data.deployments[namespace, name]
         return self._done(True)
+
+    def get_api_key(self, key_id: str) -> asyncio.Future[ApiKeyRow | None]:
+        return self._done(self._data.api_keys.get(key_id))
+
+    def list_api_keys(self) -> asyncio.Future[list[ApiKeyRow]]:
+        return self._done([self._data.api_keys[key_id] for key_id in sorted(self._data.api_keys)])
+
+    def put_api_key_if_revision(self, row: ApiKeyRow) -> asyncio.Future[bool]:
+        stored = self._data.api_keys.get(row.key_id)
+        if (stored.revision if stored is not None else 0) != row.revision - 1:
+            return self._done(False)
+        self._data.api_keys[row.key_id] = row
+        return self._done(True)
+
+    # --- the nodes that share the store -----------------------------------------------------------------------------
+
+    def find_versions(self, runs: Sequence[tuple[int, int]]) -> asyncio.Future[dict[int, int]]:
+        found = {key: self._data.runs[key].row for shard, key in runs if key in self._data.runs}
+        return self._done({key: row.version for key, row in found.items() if (row.shard, key) in set(runs)})
+
+    def join_fleet(self, node_id: str, address: str, body: bytes, lease: timedelta) -> asyncio.Future[FleetView]:
+        return self._done(self._registry.join(node_id, address, body, lease))
+
+    def renew_node(self, node_id: str, body: bytes | None, lease: timedelta) -> asyncio.Future[FleetView | None]:
+        return self._done(self._registry.renew(node_id, body, lease))
+
+    def read_fleet(self, node_id: str) -> asyncio.Future[FleetView]:
+        return self._done(self._registry.view(node_id))
+
+    def remove_expired_nodes(self, node_ids: Sequence[str]) -> asyncio.Future[list[str]]:
+        return self._done(self._registry.remove_expired(node_ids))
+
+    def leave_fleet(self, node_id: str) -> asyncio.Future[None]:
+        return self._done(self._registry.leave(node_id))
+
+    def take_free_shards(self, node_id: str, shards: Sequence[int]) -> asyncio.Future[list[ShardLease]]:
+        return self._done(self._registry.take_free(node_id, shards))
+
+    def release_shards(self, leases: Sequence[ShardLease]) -> asyncio.Future[None]:
+        return self._done(self._registry.release(leases))
+
+    def post_mail(self, node_id: str, body: bytes) -> asyncio.Future[bool]:
+        return self._done(self._registry.post(node_id, body))
+
+    def take_mail(self, node_id: str) -> asyncio.Future[list[bytes]]:
+        return self._done(self._registry.take_mail(node_id))
 
     def close(self) -> asyncio.Future[None]:
         answer = self._done(None)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from clew.engine import Engine
+from clew.engine.fleet import FleetSettings
 from clew.ports.store import StoreError
 from tests.simulation.clock import SimClock, SimEntropy
 from tests.simulation.disks import CommitSeen, Disk, NodeStore, StoreFaults
+from tests.simulation.hints import HintBus
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.wire import Wire
+
+LEASE = timedelta(seconds=10)
 
 
 class Node:
@@ -24,6 +29,7 @@ class Node:
         name: Unique for this incarnation.
         on_ready: Called when it serves.
         on_dead: Called when it has died.
+        hints: What carries hints between nodes; None for a node that has the store to itself.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Node:
         on_commit: CommitSeen,
         on_ready: Callable[[Node], None],
         on_dead: Callable[[Node], None],
+        hints: HintBus | None = None,
     ) -> None:
         self.name = name
         self.loop = loop
@@ -55,6 +62,7 @@ class Node:
         self._on_commit = on_commit
         self._on_ready = on_ready
         self._on_dead = on_dead
+        self._hints = hints
 
     def start(self) -> None:
         """Open the store, and the engine on it."""
@@ -82,6 +90,7 @@ class Node:
             clock=self.clock,
             entropy=SimEntropy(self.loop, self._chance),
             node_id=self.name,
+            fleet=None if self._hints is None else FleetSettings(notifier=self._hints.end(self.lane), lease=LEASE),
         )
         try:
             await engine.start()
@@ -102,6 +111,11 @@ class Node:
         self.loop.note(f"crash {self.name} {why}")
         self.loop.kill(self.lane)
         self._end()
+
+    def be_given_up(self) -> None:
+        """Those who talk to it hear nothing any more: their links break, and they look for another node."""
+        for wire in list(self.wires):
+            wire.give_up(self)
 
     async def stop(self) -> None:
         """It stops in order; to be awaited in its lane."""

@@ -22,14 +22,16 @@ class Outside:
         self.done: dict[str, tuple[Any, int]] = {}
         """What took effect under each key, and what was answered."""
         self.begun: Counter[str] = Counter()
+        self.inputs: dict[str, dict[str, Any]] = {}
         self.owners: dict[str, tuple[str, str]] = {}
         self.keys: dict[tuple[str, str, str], set[str]] = {}
         self.verdicts: Counter[str] = Counter()
         self.complaints: list[str] = []
 
-    def note_begin(self, task: ActivityTask, key: str) -> None:
+    def note_begin(self, task: ActivityTask, key: str, values: dict[str, Any]) -> None:
         """An attempt begins."""
         self.begun[key] += 1
+        self.inputs[key] = values
         owner = (task.token.workflow_id, task.activity_id)
         if self.owners.setdefault(key, owner) != owner:
             self.complaints.append(f"law 7: one idempotency key for {self.owners[key]} and {owner}")

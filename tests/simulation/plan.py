@@ -21,7 +21,7 @@ STEP_KINDS = (
 OP_KINDS = ("signal", "update", "query", "cancel", "terminate", "describe", "signal_with_start", "history")
 FAULT_KINDS = (
     "crash_node", "stop_node", "freeze_node", "crash_worker", "freeze_worker", "cut_worker", "cut_client", "full_disk",
-    "jump_clock", "pause_disk",
+    "jump_clock", "pause_disk", "lose_hints",
 )  # fmt: skip
 
 ACCOUNTS = ("a", "b", "c")
@@ -42,6 +42,9 @@ class Plan(msgspec.Struct, frozen=True):
     Args:
         seed: Decides all that the plan leaves open.
         store: ``model`` or ``sqlite``.
+        nodes: Engine nodes on one store; more than one only on the model store.
+        shards: Of the store.
+        hints_lost: The share of hints between nodes that are lost while there are faults.
         workers: How many.
         clients: How many.
         cached_runs: Of each worker.
@@ -65,6 +68,9 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Action, ...]
     skew: float = 0.0
     seconds: float = 30.0
+    nodes: int = 1
+    shards: int = 1
+    hints_lost: float = 0.0
 
 
 def make_plan(seed: int, store: str = "") -> Plan:
@@ -79,9 +85,13 @@ def make_plan(seed: int, store: str = "") -> Plan:
     seconds = chance.choice((5.0, 20.0, 60.0))
     maker = _Maker(chance, seconds)
     calm = chance.random() < 0.1
+    has_fleet = (store or drawn_store) == "model" and chance.random() < 0.7
     return Plan(
         seed=seed,
         store=store or drawn_store,
+        nodes=chance.choice((2, 3)) if has_fleet else 1,
+        shards=chance.choice((1, 4, 8)) if has_fleet else 1,
+        hints_lost=chance.choice((0.0, 0.1, 1.0)),
         workers=chance.choice((1, 1, 2, 3)),
         clients=chance.choice((1, 2, 3)),
         cached_runs=chance.choice((0, 1, 1000, 1000)),

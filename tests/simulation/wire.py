@@ -55,7 +55,7 @@ class Wire:
     Args:
         loop: The simulation's.
         lane: Of the process at this end.
-        node: Gives the node at the other end, as long as it lives.
+        node: Gives the node at the other end: the one it had, if that serves, or another; None when none does.
         chance: Decides delays and faults.
         faults: Gives the present faults.
     """
@@ -65,13 +65,14 @@ class Wire:
         *,
         loop: SimLoop,
         lane: Lane,
-        node: Callable[[], Node | None],
+        node: Callable[[Node | None], Node | None],
         chance: random.Random,
         faults: Callable[[], WireFaults],
     ) -> None:
         self.loop = loop
         self.lane = lane
-        self._node = node
+        self._choose = node
+        self._last: Node | None = None
         self._chance = chance
         self._faults = faults
         self.epoch = 0
@@ -95,7 +96,7 @@ class Wire:
         self._count += 1
         number = self._count
         answer: asyncio.Future[Any] = self.loop.create_future()
-        node = self._node()
+        node = self._last = self._choose(self._last)
         if node is None or self.is_cut:
             self.loop.post(self.lane, 0.01, _fail, answer)
             return answer
@@ -152,7 +153,7 @@ class Wire:
 
     async def attach_worker(self, hello: WorkerHello, sink: TaskSink) -> SessionEnd:
         """Attach a worker; what the engine says to the sink arrives here in order."""
-        node = self._node()
+        node = self._last = self._choose(self._last)
         if node is None or self.is_cut:
             await asyncio.sleep(0.01)
             raise connection_lost()
@@ -184,6 +185,12 @@ class Wire:
 
     def _mend(self) -> None:
         self.is_cut = False
+
+    def give_up(self, node: Node) -> None:
+        """The node at the other end is silent."""
+        if self._last is node:
+            self._last = None
+            self.lose(0.0, 0.0)
 
     def lose(self, notice_here: float, notice_there: float) -> None:
         """The link breaks, whether or not it can be made again at once."""

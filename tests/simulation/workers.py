@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from clew.converter import DataConverter, to_stored_payloads
@@ -156,14 +156,14 @@ class SimWorker:
     # --- activities -------------------------------------------------------------------------------------------------
 
     def begin_activity(self, task: ActivityTask, session: SessionEnd | None) -> None:
-        work = self.loop.create_task(self._attempt(task, session))
+        work = self.loop.create_task(_begun(self._attempt(task, session)))
         self._running[task.token.run_key, task.token.lease_id] = work
         work.add_done_callback(self.check_done)
 
     def cancel_activity(self, token: TaskToken) -> None:
         running = self._running.get((token.run_key, token.lease_id))
         if running is not None:
-            running.cancel()
+            _cancel(running)
 
     async def _attempt(self, task: ActivityTask, session: SessionEnd | None) -> None:
         values = CONVERTER.from_stored(task.input[0], dict)
@@ -204,7 +204,7 @@ class SimWorker:
     async def perform(self, task: ActivityTask, values: dict[str, Any], key: str | None = None) -> int:
         """What the activity does."""
         takes = values.get("takes", 0.0)
-        self._outside.note_begin(task, key or task.idempotency_key)
+        self._outside.note_begin(task, key or task.idempotency_key, values)
         if takes:
             await asyncio.sleep(takes * (0.5 + self._chance.random()))
         if task.attempt <= values.get("fails", 0):
@@ -228,6 +228,28 @@ class SimWorker:
                 if answer.cancel_requested:
                     self.cancel_activity(task.token)
                     return
+
+
+HAS_BEGUN, CANCELLED_EARLY = "begun", "cancelled early"
+"""Names of tasks that run an attempt; at first they have another."""
+
+
+async def _begun(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; a cancellation that comes before its first step is kept for it."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    if task.get_name() == CANCELLED_EARLY:
+        asyncio.get_running_loop().call_soon(task.cancel)
+    task.set_name(HAS_BEGUN)
+    await work
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel it once it has begun: a task that is cancelled before would not run at all, and so report nothing."""
+    if task.get_name() == HAS_BEGUN:
+        task.cancel()
+    else:
+        task.set_name(CANCELLED_EARLY)
 
 
 class _Failed(Exception):
@@ -267,13 +289,13 @@ class _LocalAttempts:
         self._running: dict[Attempt, asyncio.Task[None]] = {}
 
     def run(self, attempt: Attempt) -> None:
-        running = self._running[attempt] = self._worker.loop.create_task(self._run(attempt))
+        running = self._running[attempt] = self._worker.loop.create_task(_begun(self._run(attempt)))
         running.add_done_callback(self._worker.check_done)
 
     def cancel(self, attempt: Attempt, details: object) -> None:
         running = self._running.get(attempt)
         if running is not None:
-            running.cancel()
+            _cancel(running)
 
     async def _run(self, attempt: Attempt) -> None:
         task, local = attempt.task, attempt.local

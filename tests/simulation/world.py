@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.simulation.clients import Call, SimClient
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
+from tests.simulation.hints import HintBus
 from tests.simulation.loop import SimLoop
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside
@@ -24,12 +25,23 @@ from tests.simulation.workers import SimWorker
 QUIET_SECONDS_MAX = 1_800.0
 """How long everything may take to close once there are no more faults: many times the longest timeout in a program."""
 
+LINK_SECONDS_MAX = 3.0
+"""How long a node may be silent before the links to it are given up."""
+
 NO_STORE_FAULTS = StoreFaults()
 NO_WIRE_FAULTS = WireFaults()
 
 
 class NotClosed(AssertionError):
     """Faults are over, time passes, and something is still open."""
+
+
+class _Site:
+    """Where a node lives, incarnation by incarnation."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.node: Node | None = None
 
 
 class _Place:
@@ -51,8 +63,12 @@ class World:
             self.loop.log = []
         self.record = Record()
         self.outside = Outside(ACCOUNTS)
-        self.disk: Disk = ModelDisk(self.loop) if plan.store == "model" else SqliteDisk(self.loop)
-        self.node: Node | None = None
+        self.disk: Disk = SqliteDisk(self.loop)
+        if plan.store == "model":
+            self.disk = ModelDisk(self.loop, plan.nodes, plan.shards)
+        self.sites = [_Site(number) for number in range(plan.nodes)]
+        self.hints = HintBus(self.loop, self.chance("hints"), self._hints_lost) if plan.nodes > 1 else None
+        self.are_hints_lost = False
         self.has_faults = True
         self.is_full = False
         self.wires: list[Wire] = []
@@ -62,6 +78,7 @@ class World:
         self._moments = 0
         self._calls_made = 0
         self._faults_chance = self.chance("faults")
+        self._sites_chance = self.chance("sites")
 
     def chance(self, name: str) -> random.Random:
         """A stream of chance of its own, so that one more draw here changes nothing there."""
@@ -102,7 +119,8 @@ class World:
             self.disk.close()
 
     def _begin(self) -> None:
-        self._start_node()
+        for site in self.sites:
+            self._start_node(site)
         for place in self.places:
             self._start_worker(place)
         for number in range(self.plan.clients):
@@ -140,8 +158,7 @@ class World:
             self._calls_made >= len(self.plan.calls)
             and all(client.is_idle for client in self.clients)
             and not self.record.open_runs
-            and self.node is not None
-            and self.node.is_serving
+            and all(site.node is not None and site.node.is_serving for site in self.sites)
         )
 
     def what_is_open(self) -> list[str]:
@@ -152,7 +169,8 @@ class World:
             if run.is_open
         ]
         calls = [f"call {call}" for client in self.clients for call in client.calls if call.ended_at is None]
-        return [*open_runs, *calls, f"node {self.node.name if self.node else None}"]
+        nodes = [site.node.name for site in self.sites if site.node is not None and site.node.is_serving]
+        return [*open_runs, *calls, f"serving: {nodes}"]
 
     def moment(self) -> tuple[float, int]:
         """Now, in a form that also orders what happens at one instant."""
@@ -209,14 +227,23 @@ class World:
         self.wires.append(wire)
         return wire
 
-    def _serving(self) -> Node | None:
-        return self.node if self.node is not None and self.node.is_serving else None
+    def _serving(self, last: Node | None) -> Node | None:
+        """The node that a process talks to: the one it had, or else any that serves."""
+        if last is not None and last.is_serving:
+            return last
+        serving = [site.node for site in self.sites if site.node is not None and site.node.is_serving]
+        return self._sites_chance.choice(serving) if serving else None
 
-    def _start_node(self) -> None:
+    def _hints_lost(self) -> float:
+        if self.are_hints_lost:
+            return 1.0
+        return self.plan.hints_lost if self.has_faults else 0.0
+
+    def _start_node(self, site: _Site) -> None:
         self.incarnations += 1
         name = f"node{self.incarnations}"
         chance = self.chance(name)
-        self.node = Node(
+        site.node = Node(
             name,
             loop=self.loop,
             disk=self.disk,
@@ -226,14 +253,14 @@ class World:
             is_full=lambda: self.is_full,
             on_commit=self.record.note,
             on_ready=lambda node: None,
-            on_dead=self._node_died,
+            on_dead=lambda node: self._node_died(site),
+            hints=self.hints,
         )
-        self.node.start()
+        site.node.start()
 
-    def _node_died(self, node: Node) -> None:
-        if node is self.node:
-            pause = self._faults_chance.choice((0.0, 0.05, 2.0)) if self.has_faults else 0.0
-            self.loop.post(self.loop.root, pause, self._start_node)
+    def _node_died(self, site: _Site) -> None:
+        pause = self._faults_chance.choice((0.0, 0.05, 2.0, 20.0)) if self.has_faults else 0.0
+        self.loop.post(self.loop.root, pause, self._start_node, site)
 
     def _start_worker(self, place: _Place) -> None:
         place.incarnation += 1
@@ -253,18 +280,38 @@ class World:
         act: Callable[[Action], None] = getattr(self, f"_do_{action.kind}")
         act(action)
 
+    def _node(self, action: Action) -> Node | None:
+        return self.sites[action.who % len(self.sites)].node
+
     def _do_crash_node(self, action: Action) -> None:
-        if self.node is not None:
-            self.node.crash("by the plan")
+        node = self._node(action)
+        if node is not None:
+            node.crash("by the plan")
 
     def _do_stop_node(self, action: Action) -> None:
-        node = self._serving()
-        if node is not None:
+        node = self._node(action)
+        if node is not None and node.is_serving:
             self.loop.spawn(node.lane, node.stop())
 
     def _do_freeze_node(self, action: Action) -> None:
-        if self.node is not None and not self.node.lane.is_dead:
-            self.loop.freeze(self.node.lane, action.values["seconds"])
+        """It stands still; those who talk to it give it up after a while, and go to another if there is one."""
+        node, seconds = self._node(action), action.values["seconds"]
+        if node is None or node.lane.is_dead:
+            return
+        self.loop.freeze(node.lane, seconds)
+        if len(self.sites) > 1 and seconds > LINK_SECONDS_MAX:
+            self.loop.post(self.loop.root, LINK_SECONDS_MAX, node.be_given_up)
+
+    def _do_lose_hints(self, action: Action) -> None:
+        """No hint arrives for a while; then every node learns that some may be missing."""
+        if self.hints is not None:
+            self.are_hints_lost = True
+            self.loop.post(self.loop.root, action.values["seconds"], self._find_hints)
+
+    def _find_hints(self) -> None:
+        self.are_hints_lost = False
+        if self.hints is not None:
+            self.hints.tell_gap()
 
     def _place(self, action: Action) -> _Place:
         return self.places[action.who % len(self.places)]
@@ -303,5 +350,6 @@ class World:
         self.loop.freeze(self.disk.lane, action.values["seconds"])
 
     def _do_jump_clock(self, action: Action) -> None:
-        if self.node is not None:
-            self.node.clock.jump(action.values["by"])
+        node = self._node(action)
+        if node is not None:
+            node.clock.jump(action.values["by"])

@@ -65,7 +65,7 @@ from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
 from clew.engine.recovery import Lost, LostSessions, recover, release_lost
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
-from clew.engine.starts import Started, Starter, StartExtras, has_taken
+from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
 from clew.engine.updates import UpdateDesk, check_chain
 from clew.engine.versions import Versions
@@ -383,7 +383,7 @@ class Engine:
         limits = self._limits(start.namespace)
         while True:
             started = await self._starter.start(with_use_existing(start), StartExtras(signal=signal))
-            if started.response.started or has_taken(started.entry.state, start.request_id):
+            if started.response.started:
                 return started.response
             answer: asyncio.Future[None] = self._loop.create_future()
             self._funnel.apply(
