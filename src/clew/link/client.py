@@ -171,7 +171,8 @@ class LinkClient:
                 continue
             tries = 0
             self.last_error = None
-            await connection.lost
+            # Not the future itself: cancelling this task would end it too, and `close` would not wait for the socket.
+            await asyncio.wait([connection.lost])
             lost_at = self._loop.time()
             self._disconnected()
             if not self._is_moving:

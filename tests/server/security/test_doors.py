@@ -21,6 +21,7 @@ from clew.client import Client
 from clew.common import RetryPolicy
 from clew.link import LinkServer
 from clew.link.websocket import listen
+from clew.linked import connect_server
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.audit import AuditRecord
 from clew.server.security.doors import TLS_EXTENSION, bearer_of, credentials_of_scope, link_admission, retry_after
@@ -184,6 +185,16 @@ def connect(node: Node, key: str | None = None, **options: Any) -> Any:
     return Client.connect(node.address, api_key=key, tls=options.pop("tls", False), **options)
 
 
+async def impatient_client(node: Node, key: str) -> Client:
+    """One that gives a call up soon when no node lets it in."""
+
+    async def token() -> str:
+        return key
+
+    connection = await connect_server([("127.0.0.1", node.port)], token=token, patience_seconds=1.0)
+    return Client(connection)
+
+
 async def test_each_key_opens_what_it_was_granted(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     settings = SecuritySettings(api_keys=True, audit=AuditSettings(path=str(path)))
@@ -243,7 +254,7 @@ async def test_a_revoked_key_ends_its_links(monkeypatch: pytest.MonkeyPatch) -> 
         async with (
             await connect(node, client_key.key) as client,
             await connect(node, other_key.key) as other,
-            await connect(node, worker_key.key) as doomed,
+            await impatient_client(node, worker_key.key) as doomed,
         ):
             worker = Worker(doomed, task_queue=QUEUE, workflows=[Waits], activities=[wait_for_cancel])
             running = asyncio.create_task(worker.run())
