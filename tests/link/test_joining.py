@@ -12,6 +12,7 @@ import pytest
 
 from clew import activity, workflow
 from clew.client import Client
+from clew.common import RetryPolicy
 from clew.worker import Worker
 from tests.cases.harness import Process, eventually
 
@@ -23,6 +24,28 @@ SECONDS_MAX = 30.0
 async def where(_: int) -> int:
     """The process that it ran in."""
     return os.getpid()
+
+
+@activity.defn
+async def wait_for_file(path: str) -> int:
+    """Takes until there is a file, and counts how often it was begun."""
+    with open(f"{path}.begun", "a", encoding="utf-8") as file:
+        file.write("x")
+    while not os.path.exists(path):
+        await asyncio.sleep(0.02)
+    return os.path.getsize(f"{path}.begun")
+
+
+@workflow.defn
+class Waits:
+    @workflow.run
+    async def run(self, path: str) -> int:
+        return await workflow.execute_activity(
+            wait_for_file,
+            path,
+            start_to_close_timeout=timedelta(minutes=5),
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
 
 
 @workflow.defn
@@ -38,7 +61,7 @@ class Asks:
 async def serve(database: str) -> None:
     """A worker until killed."""
     client = await Client.connect(f"sqlite:{database}")
-    async with Worker(client, task_queue=QUEUE, workflows=[Asks], activities=[where]):
+    async with Worker(client, task_queue=QUEUE, workflows=[Asks, Waits], activities=[where, wait_for_file]):
         print("serves")
         await asyncio.Event().wait()
 
@@ -112,6 +135,23 @@ async def test_the_others_go_on_when_the_owner_stops(tmp_path: Path) -> None:
                 results = await asyncio.wait_for(asyncio.gather(*many), SECONDS_MAX)
                 assert results == [[other.pid] * 10] * 20
                 assert await run_workflow(client, "after") == [other.pid] * 3
+
+
+@pytest.mark.e2e
+async def test_what_a_worker_does_when_the_owner_is_killed_is_not_lost(tmp_path: Path) -> None:
+    database, word = str(tmp_path / "clew.db"), tmp_path / "go"
+    with Process(hold, database) as owner:
+        await owner.says("holds")
+        with Process(serve, database) as other:
+            await other.says("serves")
+            async with await Client.connect(f"sqlite:{database}") as client:
+                handle = await client.start_workflow(Waits.run, str(word), id="busy", task_queue=QUEUE)
+                await eventually(lambda: Path(f"{word}.begun").exists(), "the activity has begun", SECONDS_MAX)
+                owner.kill()
+                # The next owner has been at work before the activity ends.
+                assert await run_workflow(client, "after") == [other.pid] * 3
+                word.touch()
+                assert await asyncio.wait_for(handle.result(), SECONDS_MAX) == 1, "begun once"
 
 
 async def test_a_long_path_is_joined_too(tmp_path: Path) -> None:

@@ -245,7 +245,9 @@ class HistoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.activity_tokens)
     @rule(
         data=st.data(),
-        what=st.sampled_from(["complete", "fail", "fatal", "cancel", "heartbeat", "release", "detach", "by-id"]),
+        what=st.sampled_from(
+            ["complete", "fail", "fatal", "cancel", "heartbeat", "release", "detach", "adopt", "by-id"]
+        ),
     )
     def report(self, data: st.DataObject, what: str) -> None:
         tokens = [token for tokens in self.driver.activity_tokens.values() for token in tokens]
@@ -265,6 +267,7 @@ class HistoryMachine(RuleBasedStateMachine):
             ),
             "release": lambda: d.decide_release_activity(state, i.ReleaseActivityRequest(token=token, reason="x"), now),
             "detach": lambda: d.decide_detach_activity(state, token, now),
+            "adopt": lambda: d.decide_adopt_attempt(state, token, "other-node/1~", now),
             "by-id": lambda: d.decide_complete_activity(
                 state, i.CompleteActivityRequest(token=self.driver.target(token.activity_id)), now
             ),

@@ -196,6 +196,23 @@ def decide_detach_activity(state: ExecutionState, token: TaskToken, now: datetim
     return Transition(dirty_items={(ITEM_ACTIVITY, activity.scheduled_event_id)})
 
 
+def decide_adopt_attempt(
+    state: ExecutionState, token: TaskToken, session: str, now: datetime
+) -> Transition | Rejection:
+    """A worker that came to another node, or to the same one restarted, still has this attempt: it goes on there.
+
+    Reply: `HeartbeatReply`.
+    """
+    activity = _find(state, token, _MAY_HEARTBEAT, _MAY_HEARTBEAT)
+    if isinstance(activity, Rejection):
+        return activity
+    activity.session = session
+    return Transition(
+        dirty_items={(ITEM_ACTIVITY, activity.scheduled_event_id)},
+        reply=HeartbeatReply(cancel_requested=activity.is_cancel_requested),
+    )
+
+
 def decide_heartbeat_activity(
     state: ExecutionState, request: HeartbeatActivityRequest, now: datetime
 ) -> Transition | Rejection:

@@ -7,6 +7,7 @@ answer with a `Transition` (the state has moved) or a `Rejection` (it has not); 
 from __future__ import annotations
 
 from clew.core.activities import (
+    decide_adopt_attempt,
     decide_cancel_activity,
     decide_complete_activity,
     decide_detach_activity,
@@ -46,6 +47,7 @@ __all__ = [
     "decide_child_started",
     "decide_complete_activity",
     "decide_complete_workflow_task",
+    "decide_adopt_attempt",
     "decide_detach_activity",
     "decide_due",
     "decide_external_cancel_failed",

@@ -176,13 +176,13 @@ def decide_sessions_lost(
     now: datetime,
     *,
     limits: Limits = LIMITS_DEFAULT,
-    keeps_attempts: bool = False,
+    keeps_attempt: Callable[[str], bool] | None = None,
 ) -> Transition | None:
     """Workers have vanished: what they held is given to others at once; None when they held nothing of this run.
 
     A workflow task keeps its attempt. An activity's attempt counts as spent, because nobody knows how far it came; so
-    an activity with a single attempt fails (it is at most once). With `keeps_attempts`, activities stay as they are:
-    their workers cannot be reached, but may live on.
+    an activity with a single attempt fails (it is at most once). Attempts of lost sessions that `keeps_attempt` names
+    stay as they are: their workers cannot be reached, but may live on.
     """
     if state.close_event_id:
         return None
@@ -200,9 +200,9 @@ def decide_sessions_lost(
         task.sticky_session = ""
         announce_task(step, task)
         has_changed = True
-    for activity in () if keeps_attempts else list(state.activities.values()):
+    for activity in list(state.activities.values()):
         is_held = activity.started_time is not None and activity.session and not activity.is_closing
-        if is_held and is_lost(activity.session):
+        if is_held and is_lost(activity.session) and not (keeps_attempt and keeps_attempt(activity.session)):
             lose_attempt(step, activity)
             has_changed = True
     return finish(step) if has_changed else None

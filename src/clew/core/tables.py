@@ -36,7 +36,7 @@ class ActivityInput(enum.Enum):
     END_BY_ID = "it is completed or failed by its id"
     FAIL = "the attempt fails and is retried"
     RELEASE = "the worker gives the attempt back"
-    HEARTBEAT = "a heartbeat comes, or the attempt is detached from its worker"
+    HEARTBEAT = "a heartbeat comes, or the attempt is detached from its worker or goes on at another node"
     LOSE = "the worker is lost"
     TIME_OUT = "a timeout passes"
     BACKOFF_ENDS = "the back-off ends"

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from clew.core.decisions import (
+    decide_adopt_attempt,
     decide_cancel_activity,
     decide_cancel_request,
     decide_complete_activity,
@@ -52,7 +53,7 @@ from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks, Ids
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
-from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
+from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want, is_remote
 from clew.engine.namespaces import Namespaces
 from clew.engine.node_clock import NodeClock
 from clew.engine.offers import OfferDesk
@@ -63,7 +64,7 @@ from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
 from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
-from clew.engine.recovery import Lost, LostSessions, recover, release_lost
+from clew.engine.recovery import ORPHAN_SECONDS, Lost, LostSessions, recover, release_lost
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
@@ -156,8 +157,8 @@ class Engine:
                 session, run_key, event_id, attempt
             ),
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
-            on_suspended=lambda session: self._lost(session, keeps_attempts=True),
-            on_detached=lambda session: self._lost(session, keeps_attempts=False),
+            on_suspended=lambda session: self._lost(session, keeps_attempt=lambda session_id: True),
+            on_detached=self._lost,
             peers=peers,
             claim_lease=CLAIM_LEASE if fleet is None else fleet.lease,
         )
@@ -321,11 +322,34 @@ class Engine:
             await self._fleet.start(self._reactions)
             self._reactions.start()
         else:
-            await recover(self._store, self._cache, self._funnel, limits_of=self._limits)
+            await self._recover()
         self._is_open = True
         await self._attention.start()
         self._outbox.wake()
         self._keeping.start()
+
+    async def _recover(self) -> None:
+        """Take up what the engine that had the store before had given to workers."""
+        orphaned: set[str] = set()
+
+        def keeps_attempt(session_id: str) -> bool:
+            if is_remote(session_id):
+                orphaned.add(session_id)
+                return True
+            return False
+
+        lost = Lost(lambda session_id: True, keeps_attempt)
+        await recover(self._store, self._cache, self._funnel, limits_of=self._limits, lost=lost)
+        if orphaned:
+            until = self._clock.now() + timedelta(seconds=ORPHAN_SECONDS)
+            self._clock.call_at(until, lambda: self._give_up_orphans(orphaned))
+
+    def _give_up_orphans(self, sessions: set[str]) -> None:
+        """What workers of a former engine have not come back with is given to others."""
+        if self._is_open:
+            for session_id in sessions:
+                for entry in self._cache.holders(session_id):
+                    self._release(entry, Lost(session_id.__eq__))
 
     async def stop(self) -> None:
         """Refuse new calls, make everything accepted durable, and let go of the store."""
@@ -582,7 +606,31 @@ class Engine:
             self._check_open()
         session = self._matcher.attach(hello, sink)
         await self._peers.announce()
+        for token in hello.held_attempts:
+            self._funnel.spawn(self._adopt_attempt(token, session))
         return session
+
+    async def _adopt_attempt(self, token: i.TaskToken, session: Session) -> None:
+        """An attempt that this worker has from another node goes on with this one, or is told to stop."""
+        if token.namespace != session.hello.namespace:
+            session.sink.cancel_activity(token, i.ActivityCancelReason.NOT_FOUND)
+            return
+        while session.is_attached and self._is_open:
+            try:
+                is_cancel_requested = await self._by_target(
+                    token,
+                    lambda s, now: decide_adopt_attempt(s, token, session.session_id, now),
+                    reply=lambda _, transition: transition.reply.cancel_requested,
+                )
+            except RPCError as error:
+                if error.is_retryable:
+                    await asyncio.sleep(RELEASE_AGAIN_SECONDS)
+                    continue
+                session.sink.cancel_activity(token, i.ActivityCancelReason.NOT_FOUND)
+            else:
+                if is_cancel_requested:
+                    session.sink.cancel_activity(token, i.ActivityCancelReason.CANCEL_REQUESTED)
+            return
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
         """Take the commands of a workflow task."""
@@ -902,10 +950,10 @@ class Engine:
         self._outbox.wake()
         self._waiters.wake(entry.run_key, is_closed=True)
 
-    def _lost(self, session: Session, *, keeps_attempts: bool) -> None:
+    def _lost(self, session: Session, *, keeps_attempt: Callable[[str], bool] | None = None) -> None:
         """A worker is gone, or cannot be reached: take up what it held."""
         self._queries.on_detached(session)
-        lost = Lost(session.session_id.__eq__, keeps_attempts=keeps_attempts)
+        lost = Lost(session.session_id.__eq__, keeps_attempt)
         for entry in self._cache.holders(session.session_id):
             self._release(entry, lost)
 

@@ -43,6 +43,14 @@ CLAIM_ROWS_MAX: Final = 200
 CLAIM_RETRY_SECONDS: Final = 1.0
 
 
+_REMOTE_MARK: Final = "~"
+
+
+def is_remote(session_id: str) -> bool:
+    """Whether the worker of this session is behind a link, so that it may outlive the node."""
+    return session_id.endswith(_REMOTE_MARK)
+
+
 class Session:
     """One attached worker (implements ``service.contract.WorkerSession``)."""
 
@@ -213,7 +221,8 @@ class Matcher:
         """Take in a worker; it gets nothing before it grants credits."""
         self._session_count += 1
         queue = self._queue(hello.namespace, hello.task_queue)
-        session = Session(f"{self._node_id}/{self._session_count}", hello, sink, self, queue)
+        mark = _REMOTE_MARK if hello.is_remote else ""
+        session = Session(f"{self._node_id}/{self._session_count}{mark}", hello, sink, self, queue)
         self._sessions[session.session_id] = session
         self._begin_polling(session)
         return session

@@ -9,6 +9,10 @@ activity attempts count as lost. In a fleet only those sessions are lost whose n
 before its node attaches the first worker, and an id is never used again; so rows are read after the runs, and a node
 without one then is gone for good. Tasks that waited for a worker lie in queued rows, written with the transition that
 made them, and need nothing.
+
+Workers behind a link outlive the node that they are attached to. They come to another one, or to the same one when it
+is back, and say which attempts at activities they still have; these go on. So for `ORPHAN_SECONDS` such attempts are
+not given to others, though the session that they were started in is gone.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from clew.core.transition import Transition
 from clew.engine.background import Background
 from clew.engine.fleet import Fleet, node_of
 from clew.engine.funnel import Funnel, Operation
+from clew.engine.matching import is_remote
 from clew.engine.runs import RunCache, RunEntry, sessions_named
 from clew.model.limits import Limits
 from clew.ports.store import RunRow, Store, StoreCorrupt, StoreError
@@ -35,6 +40,9 @@ from clew.service.errors import RPCError
 logger = logging.getLogger("clew.engine")
 
 PAGE_ROWS: Final = 500
+
+ORPHAN_SECONDS: Final = 30.0
+"""How long workers that outlive their node may take to come to another one, before what they run is given to others."""
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 """After a look that the store cut short."""
@@ -46,11 +54,11 @@ class Lost:
 
     Args:
         is_lost: Asked with the id of a session.
-        keeps_attempts: Their workers may live on: attempts at activities stay theirs.
+        keeps_attempt: Asked with the id of a lost one: its worker may live on, so attempts at activities stay its own.
     """
 
     is_lost: Callable[[str], bool]
-    keeps_attempts: bool = False
+    keeps_attempt: Callable[[str], bool] | None = None
 
 
 async def recover(
@@ -96,7 +104,7 @@ def _adopt(cache: RunCache, row: RunRow, left: set[int]) -> RunEntry | None:
 
 
 def release_lost(lost: Lost, limits: Limits, state: ExecutionState, now: datetime) -> Transition | None:
-    return decide_sessions_lost(state, lost.is_lost, now, limits=limits, keeps_attempts=lost.keeps_attempts)
+    return decide_sessions_lost(state, lost.is_lost, now, limits=limits, keeps_attempt=lost.keeps_attempt)
 
 
 class LostSessions:
@@ -120,8 +128,11 @@ class LostSessions:
         self._is_attached = is_attached
         self._gone: set[str] = set()
         """Nodes that are known to have no row; their ids never come back."""
+        self._fresh: set[str] = set()
+        """Those that are gone since a short while only: workers that outlived them may still come to another node."""
         self._is_running = False
         self._is_wanted = False
+        self._is_closed = False
         self._background = Background("recovery")
 
     def look_soon(self) -> None:
@@ -133,6 +144,7 @@ class LostSessions:
 
     async def close(self) -> None:
         """Look no more."""
+        self._is_closed = True
         await self._background.cancel()
 
     async def look(self) -> int:
@@ -179,13 +191,25 @@ class LostSessions:
         unknown = {node_id for node_id in named if node_id not in self._gone and node_id != nodes.node_id}
         if unknown - nodes.live:
             view = await self._store.read_fleet(nodes.node_id)
-            self._gone |= unknown - {node.node_id for node in view.nodes}
+            gone = unknown - {node.node_id for node in view.nodes}
+            self._gone |= gone
+            if gone:
+                self._fresh |= gone
+                asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._no_longer_fresh, gone)
+
+    def _no_longer_fresh(self, nodes: set[str]) -> None:
+        self._fresh -= nodes
+        if not self._is_closed:
+            self.look_soon()
 
     def _is_lost(self, session_id: str) -> bool:
         node_id = node_of(session_id)
         if node_id == self._fleet.nodes.node_id:
             return not self._is_attached(session_id)
         return node_id in self._gone
+
+    def _is_orphan(self, session_id: str) -> bool:
+        return is_remote(session_id) and node_of(session_id) in self._fresh
 
     async def _release(self, entries: list[RunEntry]) -> None:
         loop = asyncio.get_running_loop()
@@ -194,7 +218,7 @@ class LostSessions:
             answer: asyncio.Future[Any] = loop.create_future()
             answers.append(answer)
             limits = self._limits_of(entry.state.namespace)
-            decide = partial(release_lost, Lost(self._is_lost), limits)
+            decide = partial(release_lost, Lost(self._is_lost, self._is_orphan), limits)
             self._funnel.apply(entry, Operation(decide, answer, locate=partial(self._reload, entry)))
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, RPCError) and outcome.is_retryable:

@@ -46,7 +46,7 @@ class RemoteWorker:
 
     def hello_now(self) -> WorkerHello:
         """What it says when it attaches now."""
-        return self.hello
+        return msgspec.structs.replace(self.hello, held_attempts=tuple(self.held.values()))
 
     def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
         """Allow the engine to offer this many more tasks of each kind."""

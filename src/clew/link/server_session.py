@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
+import msgspec
+
 from clew.link import frames as f
 from clew.link.admission import Admission
 from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
@@ -296,7 +298,8 @@ class ServerSession:
     async def attach_worker(self, body: bytes, worker: _Worker) -> str:
         """Attach a worker to the service, and give the id of its session there."""
         try:
-            session = await self._service.attach_worker(decode_worker_hello(body), worker)
+            hello = msgspec.structs.replace(decode_worker_hello(body), is_remote=True)
+            session = await self._service.attach_worker(hello, worker)
         except BaseException:
             self._workers.pop(worker.number, None)
             raise

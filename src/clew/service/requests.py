@@ -379,6 +379,10 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     """Whether tasks are routed to this worker by `deployment_version`; else that is only recorded."""
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     activities_per_second_max: float | None = None
+    is_remote: bool = False
+    """Whether it is behind a link, so that it outlives the node that it attaches to."""
+    held_attempts: tuple[TaskToken, ...] = ()
+    """Attempts at activities that it has from another node, or from this one before it was restarted."""
     sdk_name: str = "clew"
     sdk_version: str = ""
 
