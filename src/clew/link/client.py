@@ -300,7 +300,8 @@ class LinkClient:
             _log.info("link.silent node=%s", self.node)
             connection.abort()
             return
-        lane.send_ping()
+        if self._loop.time() - lane.heard_at > self._server_options.ping_seconds / 2:
+            lane.send_ping()
         self._ping_later()
 
 

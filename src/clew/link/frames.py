@@ -61,8 +61,8 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     attachments_max: int = 1_000
     connections_max: int = 20_000
     hello_seconds: float = 10.0
-    ping_seconds: float = 10.0
-    silence_seconds: float = 30.0
+    ping_seconds: float = 15.0
+    silence_seconds: float = 40.0
     slow_seconds: float = 30.0
     call_seconds: float = 300.0
     resume_seconds: float = 30.0

@@ -7,7 +7,8 @@ How it works: a transport calls `accept` for each connection and passes frames o
 to be a `Hello`. `admit` judges its credentials and answers with the service as this client may use it; so whatever
 stands between a client and the engine (authorization, audit, limits) is a wrapper round the contract. A session
 outlives its connection: for `release_seconds` nothing happens, then its workflow tasks are offered elsewhere, and after
-`resume_seconds` it is given up. One timer looks after the silence of all connections.
+`resume_seconds` it is given up. One timer looks after the silence of all connections, another after the sessions that
+have none; so an idle link costs no timer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from clew.service.errors import RPCError
 _log: Final = logging.getLogger("clew.link")
 
 SWEEPS_PER_PATIENCE: Final = 4
-"""How often, in the shortest time that is watched, the connections are looked at."""
+"""How often, in the shortest time that is watched, connections or sessions are looked at."""
 
 
 @final
@@ -70,6 +71,8 @@ class LinkServer:
         self._connections: set[Connection] = set()
         self._sessions: dict[str, ServerSession] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._away: dict[str, ServerSession] = {}
+        self._away_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_draining = False
         self._is_closed = False
@@ -114,13 +117,15 @@ class LinkServer:
     def close(self) -> None:
         """Cut all links and end all sessions."""
         self._is_closed = True
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        for timer in (self._sweep_timer, self._away_timer):
+            if timer is not None:
+                timer.cancel()
         for connection in list(self._connections):
             connection.leave("this node has stopped")
         for session in self._sessions.values():
             session.end(is_node_stopping=True)
         self._sessions.clear()
+        self._away.clear()
 
     def cut_sessions(self, is_meant: Callable[[str], bool], code: CutCode, reason: str) -> int:
         """End every session whose principal is meant (such as one whose key was revoked), and say how many."""
@@ -170,6 +175,7 @@ class LinkServer:
         connection.wire.allow(self.options.frame_bytes_max)
         connection.wire.send(encode(welcome))
         connection.session = session
+        self._away.pop(session.token, None)
         session.bind(connection, hello.received if is_resumed else 0)
         _log.debug("link.connected peer=%s resumed=%s", connection.peer.address, is_resumed)
 
@@ -197,12 +203,17 @@ class LinkServer:
         session.unbind()
         if session.is_ended or connection.is_cut_for_good or session.lane.is_over:
             self._end(session)
-        elif code == CutCode.GOING_AWAY:
+            return
+        if code == CutCode.GOING_AWAY:
             session.release()
         elif self.options.resume_seconds <= 0:
             self._end(session)
+            return
+        self._away[session.token] = session
+        self._look_at_away_soon()
 
     def _end(self, session: ServerSession) -> None:
+        self._away.pop(session.token, None)
         if self._sessions.pop(session.token, None) is not None:
             session.end()
 
@@ -215,24 +226,33 @@ class LinkServer:
     def _sweep_soon(self) -> None:
         if self._sweep_timer is None and not self._is_closed:
             options = self.options
-            watched = (
-                options.hello_seconds, options.silence_seconds, options.slow_seconds, options.resume_seconds,
-                options.release_seconds,
-            )  # fmt: skip
-            shortest = min(seconds for seconds in watched if seconds > 0)
-            self._sweep_timer = self._loop.call_later(max(shortest / SWEEPS_PER_PATIENCE, 0.05), self._sweep)
+            shortest = min(options.hello_seconds, options.silence_seconds, options.slow_seconds)
+            self._sweep_timer = self._loop.call_later(max(shortest / SWEEPS_PER_PATIENCE, 0.01), self._sweep)
 
     def _sweep(self) -> None:
         self._sweep_timer = None
         now = self._loop.time()
         for connection in list(self._connections):
             connection.check_silence(now)
-        for session in list(self._sessions.values()):
+        if self._connections:
+            self._sweep_soon()
+
+    def _look_at_away_soon(self) -> None:
+        if self._away_timer is None and not self._is_closed:
+            patience = [self.options.release_seconds, self.options.resume_seconds]
+            shortest = min((seconds for seconds in patience if seconds > 0), default=0.0)
+            self._away_timer = self._loop.call_later(max(shortest / SWEEPS_PER_PATIENCE, 0.01), self._look_at_away)
+
+    def _look_at_away(self) -> None:
+        self._away_timer = None
+        now = self._loop.time()
+        for session in list(self._away.values()):
+            # While this node goes away, its workers go to others, which take over what they run.
             if not self._is_draining and session.is_given_up(now):
                 _log.info("link.session_lost principal=%s", session.principal)
                 self._end(session)
-        if self._connections or self._sessions:
-            self._sweep_soon()
+        if self._away:
+            self._look_at_away_soon()
 
 
 @final
