@@ -199,11 +199,14 @@ def _expect_success(reply: Any) -> None:
 class HotPath:
     """One engine with the store and the worker above."""
 
+    def __init__(self, *, worker: type[FixedWorker] = FixedWorker) -> None:
+        self._worker = worker
+
     async def __aenter__(self) -> HotPath:
         self.store = LoopStore()
         self.engine = Engine(self.store, clock=FixedClock(), entropy=CountingEntropy())  # type: ignore[arg-type]
         await self.engine.start()
-        await FixedWorker(self.engine).attach()
+        await self._worker(self.engine).attach()
         self._number = 0
         return self
 

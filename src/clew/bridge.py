@@ -190,20 +190,21 @@ class _Call:
         self._request = request
         self._future = future
         self._mailbox = mailbox
-        self._inner: asyncio.Future[Any] | None = None
+        self._inner: asyncio.Future[Any] | Reply[Any] | None = None
 
     def __call__(self) -> None:
         if self._future.cancelled():
             return
         try:
             answer = self._method(self._request)
-            if isinstance(answer, Reply):
-                answer.listen(self._finish_reply)
-                return
-            self._inner = asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
             self.refuse(error)
             return
+        if isinstance(answer, Reply):
+            self._inner = answer
+            answer.listen(self._finish)
+            return
+        self._inner = asyncio.ensure_future(answer)
         if self._inner.done():
             self._finish(self._inner)
         else:
@@ -211,22 +212,19 @@ class _Call:
 
     def abandon(self) -> None:
         """The caller has gone: stop waiting on the service loop."""
-        if self._inner is not None and not self._inner.done():
-            self._inner.cancel()
+        inner = self._inner
+        if inner is None or inner.done():
+            return
+        if isinstance(inner, Reply):
+            inner.abandon()
+        else:
+            inner.cancel()
 
     def refuse(self, error: BaseException) -> None:
         """Answer with an error."""
         self._mailbox.deliver(self._future, None, _crossing(error, self._method))
 
-    def _finish_reply(self, reply: Reply[Any]) -> None:
-        try:
-            result = reply.result()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
-            self.refuse(error)
-        else:
-            self._mailbox.deliver(self._future, result, None)
-
-    def _finish(self, inner: asyncio.Future[Any]) -> None:
+    def _finish(self, inner: asyncio.Future[Any] | Reply[Any]) -> None:
         if inner.cancelled():
             self.refuse(RPCError(_cancelled(self._method)))
             return

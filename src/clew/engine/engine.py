@@ -44,6 +44,7 @@ from clew.engine.api_keys import ApiKeys
 from clew.engine.asking import Asking
 from clew.engine.attention import Attention
 from clew.engine.claims import Claims
+from clew.engine.close_waits import CloseWaits
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
 from clew.engine.express import Express
@@ -271,6 +272,9 @@ class Engine:
         )
         self._api_keys = ApiKeys(store, clock, entropy)
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces, peers)
+        self._close_waits = CloseWaits(
+            cache=self._cache, waiters=self._waiters, peers=peers, read=self._reader.get_history
+        )
         self._keeping = Keeping(
             store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces, peers=peers
         )
@@ -366,6 +370,7 @@ class Engine:
         await self._funnel.wait_spawned()
         await self._pipeline.wait_idle()
         await self._ids.close()
+        self._close_waits.close()
         self._waiters.wake_all()
         if self._fleet is not None:
             await self._fleet.close()
@@ -582,6 +587,8 @@ class Engine:
 
     def get_history(self, request: r.GetHistoryRequest) -> Awaitable[r.GetHistoryResponse]:
         """Read events, or wait for them."""
+        if self._is_open and (reply := self._close_waits.wait(request)) is not None:
+            return reply
         return self._reader.get_history(request)
 
     def list_workflows(self, request: r.ListWorkflowsRequest) -> Awaitable[r.ListWorkflowsResponse]:

@@ -35,7 +35,7 @@ from clew.engine.pipeline import CommitPipeline, Outcome, Submission
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.versions import Versions
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask
-from clew.model.events import ActivityTaskScheduled, Event, WorkflowTaskCompleted
+from clew.model.events import ActivityTaskScheduled, Event
 from clew.model.inputs import (
     CompleteActivityRequest,
     CompleteWorkflowTaskRequest,
@@ -65,6 +65,7 @@ class ExpressSubmission(Submission, eq=False):
         session: Who gets `task`.
         task: What goes out after the commit.
         others: Further tasks that go out, each with the session that gets it.
+        forget_until: The last event that the worker has cached from now on; 0 when that has not changed.
     """
 
     request: Any = None
@@ -72,6 +73,7 @@ class ExpressSubmission(Submission, eq=False):
     session: Session | None = None
     task: WorkflowTask | ActivityTask | None = None
     others: list[tuple[Session, ActivityTask]] | None = None
+    forget_until: int = 0
 
 
 class Express:
@@ -110,6 +112,7 @@ class Express:
         self._attention = attention
         self._waiters = waiters
         self._peers = peers
+        self._has_peers = not peers.is_alone
         self._starter = starter
         self._general_operation = general_operation
         self._wake_askers = wake_askers
@@ -251,7 +254,10 @@ class Express:
                     timeout = event.start_to_close_timeout
                 entry.scheduled[event.event_id] = event
             others = None if len(tasks) == 1 else list(zip(sessions[1:], tasks[1:], strict=True))
-            return self._submit(entry, events, request, timeout, sessions[0], tasks[0], others=others)
+            cached = task.started_event_id if request.is_sticky else 0
+            return self._submit(
+                entry, events, request, timeout, sessions[0], tasks[0], others=others, forget_until=cached
+            )
         except Exception as error:  # noqa: BLE001 - likewise
             return self._park(entry, request, error)
 
@@ -297,6 +303,7 @@ class Express:
         *,
         answer: StartWorkflowResponse | None = None,
         others: list[tuple[Session, ActivityTask]] | None = None,
+        forget_until: int = 0,
     ) -> Reply[Any]:
         entry.tail += events
         entry.plain_at = entry.submitted_count + 1
@@ -310,6 +317,7 @@ class Express:
             session=session,
             task=task,
             others=others,
+            forget_until=forget_until,
         )
         self._pipeline.submit(submission)
         return submission
@@ -326,7 +334,7 @@ class Express:
         if outcome is not _COMMITTED:
             self._lost(submission, outcome)
             return
-        entry, session = submission.entry, submission.session
+        entry, session, due_at = submission.entry, submission.session, submission.due_at
         if session is None:
             self._cache.mark_closed(entry)
         elif session.is_attached:
@@ -338,16 +346,18 @@ class Express:
         submission.set_result(submission.answer)
         events = submission.events
         entry.durable_last_event_id = events[-1].event_id
-        due_at = submission.due_at
-        if due_at is not None:
+        if due_at is None:
+            self._waiters.wake(entry.run_key, is_closed=True)
+        else:
             armed_at = entry.armed_at
             if armed_at is None or due_at < armed_at:
                 self._attention.arm_at(entry, due_at)
-            first = events[0]
-            if type(first) is WorkflowTaskCompleted and entry.state.sticky_session:
-                entry.forget_until(first.started_event_id)
-        self._waiters.wake(entry.run_key, is_closed=due_at is None)
-        self._peers.on_changed(entry, _NOTHING_ELSE)
+            if submission.forget_until:
+                entry.forget_until(submission.forget_until)
+            if self._waiters.has_any:
+                self._waiters.wake(entry.run_key, is_closed=False)
+        if self._has_peers:
+            self._peers.on_changed(entry, _NOTHING_ELSE)
         if entry.queries:
             self._wake_askers(entry)
 

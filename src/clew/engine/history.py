@@ -10,6 +10,7 @@ again; a waiter costs nothing in between. One that only wants the end of the run
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from clew.model.events import Event, decode_events
@@ -44,6 +45,12 @@ class HistoryWaiters:
     def __init__(self) -> None:
         self._any: dict[int, list[asyncio.Future[None]]] = {}
         self._close: dict[int, list[asyncio.Future[None]]] = {}
+        self._calls: dict[int, list[Callable[[], None]]] = {}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anybody waits for a run to change in any way."""
+        return bool(self._any)
 
     def register(self, run_key: int, *, close_only: bool) -> asyncio.Future[None]:
         """A future that is done at the next commit (or the close) of the run."""
@@ -65,12 +72,27 @@ class HistoryWaiters:
         """Whether anybody waits on the run."""
         return run_key in self._any or run_key in self._close
 
+    def call_on_close(self, run_key: int, callback: Callable[[], None]) -> None:
+        """Call back once, when the run closes or it has to be looked whether it did."""
+        self._calls.setdefault(run_key, []).append(callback)
+
+    def forget_on_close(self, run_key: int, callback: Callable[[], None]) -> None:
+        """Do not call back."""
+        callbacks = self._calls.get(run_key, [])
+        if callback in callbacks:
+            callbacks.remove(callback)
+            if not callbacks:
+                del self._calls[run_key]
+
     def wake(self, run_key: int, *, is_closed: bool) -> None:
         """The run changed."""
         if self._any:
             _resolve(self._any.pop(run_key, None))
-        if is_closed and self._close:
-            _resolve(self._close.pop(run_key, None))
+        if is_closed:
+            if self._close:
+                _resolve(self._close.pop(run_key, None))
+            for callback in self._calls.pop(run_key, ()):
+                callback()
 
     def wake_all(self) -> None:
         """The engine stops: let everybody look once more."""
@@ -78,6 +100,9 @@ class HistoryWaiters:
             for futures in list(waiting.values()):
                 _resolve(futures)
             waiting.clear()
+        for run_key in list(self._calls):
+            for callback in self._calls.pop(run_key, ()):
+                callback()
 
 
 def _resolve(futures: list[asyncio.Future[None]] | None) -> None:

@@ -275,14 +275,17 @@ class Matcher:
                 queue.ready[TaskKind.WORKFLOW][session] = None
                 if queue.set_aside:
                     self._start_set_aside(queue, session, TaskKind.WORKFLOW)
-                self._drain_soon(queue, TaskKind.WORKFLOW)
+                if queue.backlog[TaskKind.WORKFLOW]:
+                    self._drain_soon(queue, TaskKind.WORKFLOW)
         if activity_tasks and session.hello.takes_activity_tasks:
             session.activity_credits += activity_tasks
             queue.ready[TaskKind.ACTIVITY][session] = None
             if queue.set_aside:
                 self._start_set_aside(queue, session, TaskKind.ACTIVITY)
-            self._drain_soon(queue, TaskKind.ACTIVITY)
-        self._changed()
+            if queue.backlog[TaskKind.ACTIVITY]:
+                self._drain_soon(queue, TaskKind.ACTIVITY)
+        if self._change_waiters:
+            self._changed()
 
     def refund(self, session: Session, kind: TaskKind) -> None:
         """Give back the credit of an offer that did not come about."""
@@ -397,9 +400,10 @@ class Matcher:
         for session in ready:
             if session.takes_activity(activity_type, version):
                 session.activity_credits -= 1
-                del ready[session]
-                if session.activity_credits:
-                    ready[session] = None
+                if len(ready) > 1 or not session.activity_credits:
+                    del ready[session]
+                    if session.activity_credits:
+                        ready[session] = None
                 return session
         return None
 

@@ -212,7 +212,10 @@ class CommitPipeline:
         rows: list[tuple[RunWrite, ...]] = []
         try:
             for head in heads:
-                rows.append((self._row(head),) if head.unit is None else self._rows(head))
+                if head.transition is None and head.more is None and head.unit is None:
+                    rows.append((_express_row(head, self._version_after),))
+                else:
+                    rows.append(self._rows(head))
         except Exception as error:  # noqa: BLE001 - a value that has no stored form; those it belongs to are told
             heads, rows = self._without_unstorable(heads, rows, error)
             if not rows:
@@ -351,7 +354,10 @@ class CommitPipeline:
         for head, outcome in zip(heads, outcomes, strict=True):
             if head.more is None and head.unit is None and outcome is CommitStatus.COMMITTED:
                 head.on_settled(head, outcome)
-                self._note_settled(head.entry, 1)
+                entry = head.entry
+                entry.settled_count += 1
+                if entry.after_settled or entry.state.close_event_id:
+                    self._note_settled(entry, 0)
             else:
                 self._settle_unit(head, outcome)
         self._wake_if_idle()
@@ -405,13 +411,14 @@ def _batch(state: ExecutionState, events: list[Event]) -> HistoryBatch:
 
 def _express_row(submission: Submission, version_after: Callable[[int], int]) -> RunWrite:
     """The row of an express transition standing alone: `CommitPipeline._row` without what such a one never has."""
-    entry = submission.entry
+    entry, events = submission.entry, submission.events
     state = entry.state
-    batches = (_batch(state, submission.events),)
+    encoded = encode_events(events)
+    size = state.history_size_bytes = state.history_size_bytes + len(encoded)
     expected = entry.persisted_version
     version = entry.persisted_version = state.version = version_after(expected)
-    visibility = None
     status = state.status
+    visibility = None
     if entry.persisted_status is not status:
         entry.persisted_status = status
         visibility = visibility_of(state)
@@ -420,8 +427,9 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
     if due_at is None:
         entry.next_at = entry.persisted_attention_at = attention_at = None
     elif attention_at is None or due_at < attention_at:
-        # What is stored is no later than any other deadline of the run (see `attention_to_persist`).
+        # Else what is stored is no later than any deadline of the run (see `attention_to_persist`).
         attention_at = entry.attention_to_persist()
+    last_event_id = state.next_event_id - 1
     return RunWrite(
         entry.shard,
         entry.run_key,
@@ -434,11 +442,11 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
         attention_at,
         due_at is not None,
         encode_state(state),
-        state.next_event_id - 1,
-        state.history_size_bytes,
+        last_event_id,
+        size,
         entry.expected_latest_run_key,
         visibility,
-        batches,
+        (HistoryBatch(events[0].event_id, last_event_id, encoded),),
     )
 
 

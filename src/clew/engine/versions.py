@@ -76,21 +76,19 @@ class Versions:
         self._on_rerouted = on_rerouted
         self._known: dict[Key, tuple[int, DeploymentRecord]] = {}
         self._routes: dict[Key, Route] = {}
+        self.has_routes = False
+        """Whether any task queue is routed by version."""
 
     async def load(self) -> None:
         """Read all deployments; also to learn of what other nodes changed."""
         rows = await self._store.list_deployments()
         self._known = {(row.namespace, row.name): (row.revision, _decode(row.body)) for row in rows}
         before, self._routes = self._routes, _routes(self._known)
+        self.has_routes = bool(self._routes)
         for namespace in {key[0] for key in {*before, *self._routes} if before.get(key) != self._routes.get(key)}:
             self._on_rerouted(namespace)
 
     # --- what matching asks -----------------------------------------------------------------------------------------
-
-    @property
-    def has_routes(self) -> bool:
-        """Whether any task queue is routed by version."""
-        return bool(self._routes)
 
     def for_workflow(self, state: ExecutionState) -> DeploymentVersion | None:
         """The version that the run's workflow tasks go to; None for workers without versioning."""
@@ -189,6 +187,7 @@ class Versions:
 
     def _reroute(self, namespace: str) -> None:
         before, self._routes = self._routes, _routes(self._known)
+        self.has_routes = bool(self._routes)
         if before != self._routes:
             self._on_rerouted(namespace)
 

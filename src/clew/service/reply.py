@@ -53,8 +53,13 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         assert not self._is_done, "a reply is given once"
         self._is_done = True
         self._value = value
-        if self._listener is not None:
-            self._call()
+        listener = self._listener
+        if listener is not None:
+            self._listener = None
+            try:
+                listener(self)
+            except Exception:  # noqa: BLE001 - amid a commit's effects, a listener's fault must not cost others theirs
+                _log.exception("service.listener_failed listener=%r", listener)
 
     def set_exception(self, error: BaseException) -> None:
         """Answer with an error."""
@@ -70,6 +75,9 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         self._listener = listener
         if self._is_done:
             self._call()
+
+    def abandon(self) -> None:
+        """Whoever asked has gone, and what was asked changes nothing. By default it is answered all the same."""
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._is_done:
@@ -88,5 +96,5 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         assert listener is not None, "there is someone to tell"
         try:
             listener(self)
-        except Exception:  # noqa: BLE001 - amid a commit's effects, a listener's fault must not cost others theirs
+        except Exception:  # noqa: BLE001 - likewise
             _log.exception("service.listener_failed listener=%r", listener)

@@ -26,6 +26,9 @@ from clew.storage.values import to_index_rows
 
 Unit = tuple[RunWrite, ...]
 
+_STATUS_COLUMNS: Final = {status: (name, int(status in OPEN_STATUSES)) for status, name in STATUS_NAMES.items()}
+"""``status`` and ``is_open``. Numbers, never booleans: SQLite's driver takes a microsecond to adapt one of those."""
+
 _UPDATE: Final = BulkStatement("INSERT INTO clew_update VALUES", 14)
 _PUT: Final = BulkStatement("INSERT INTO clew_put VALUES", 30)
 _HISTORY: Final = BulkStatement(
@@ -230,9 +233,8 @@ class GroupCommitter:
                     write.shard,
                     version,
                     write.version,
-                    STATUS_NAMES[write.status],
-                    write.status in OPEN_STATUSES,
-                    write.is_busy,
+                    *_STATUS_COLUMNS[write.status],
+                    1 if write.is_busy else 0,
                     None if attention_at is None else to_micros(attention_at),
                     write.history_length,
                     write.history_size_bytes,
@@ -249,7 +251,14 @@ class GroupCommitter:
                     for batch in batches[1:]:
                         key = (write.shard, write.run_key, batch.first_event_id, batch.last_event_id, batch.events)
                         work.history += key
-                _collect_side_rows(work, write)
+                if (
+                    write.tasks_put
+                    or write.tasks_delete
+                    or write.outbox_put
+                    or write.outbox_delete
+                    or (write.items_put or write.items_delete)
+                ):
+                    _collect_side_rows(work, write)
         return work
 
     def _collect_put(self, work: _Work, write: RunWrite, row: tuple[Any, ...]) -> None:
