@@ -93,7 +93,13 @@ def migrations() -> list[Migration]:
 
 async def read_state(connection: Connection, schema: str) -> SchemaState:
     """What the database has."""
-    table = await connection.fetchval("SELECT to_regclass($1)::text", f"{schema}.schema_migrations")
+    # Asked of the catalogue as of any table: functions such as to_regclass answer from a cache, which after waiting for
+    # another process that made the schema may not know of it yet.
+    table = await connection.fetchval(
+        "SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = $1 AND c.relname = 'schema_migrations'",
+        schema,
+    )
     applied: dict[str, str] = {}
     if table is not None:
         rows = await connection.fetch(f"SELECT name, digest FROM {schema}.schema_migrations")
@@ -141,7 +147,7 @@ async def migrate(connection: Connection, schema: str, *, phases: tuple[Phase, .
     wanted = list(state.missing) if state.is_new else [m for m in state.missing if m.phase in phases]
     if not wanted:
         return []
-    if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", schema):
+    if await connection.fetchval("SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1", schema) is None:
         await connection.execute(f"CREATE SCHEMA {schema}")
     await connection.execute(f"SET LOCAL search_path TO {schema}, pg_catalog")
     await connection.execute("SET LOCAL client_min_messages TO warning")
