@@ -35,6 +35,7 @@ from clew.service.requests import ActivityTask
 from clew.worker._activity_calls import ActivityCalls
 from clew.worker._attempt import Attempt, AttemptKey, key_of
 from clew.worker._heartbeats import HeartbeatSender
+from clew.worker._metrics import WorkerMetrics
 from clew.worker._outcomes import Outcomes
 from clew.worker._reports import Report
 
@@ -69,7 +70,12 @@ class ActivityTasks:
         watched_loop: The loop of async activities, which must go on answering.
         watched_thread_id: The thread it runs in.
         on_error: Told what must bring the worker down.
+        metrics: Where the worker measures itself, if anybody wants to know.
     """
+
+    slots_max = 0
+    local_slots_max = 0
+    """Attempts at a time, for the metrics."""
 
     calls: ActivityCalls
     heartbeats: HeartbeatSender
@@ -85,8 +91,11 @@ class ActivityTasks:
         watched_loop: asyncio.AbstractEventLoop,
         watched_thread_id: int,
         on_error: Callable[[BaseException], None],
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._loop = loop
+        self._metrics = metrics
+        self._local_count = 0
         self._service = service
         self._definitions = definitions
         self._outcomes = outcomes
@@ -124,6 +133,8 @@ class ActivityTasks:
     def run(self, attempt: Attempt) -> None:
         """Run an attempt, from the engine or of a local activity."""
         self._attempts[attempt.key] = attempt
+        if self._metrics is not None:
+            self._measure_start(attempt, self._metrics)
         if not self._is_sweeping:
             self._is_sweeping = True
             self._loop.call_later(SWEEP_SECONDS, self._sweep)
@@ -155,6 +166,14 @@ class ActivityTasks:
     def _finish(self, attempt: Attempt) -> None:
         self._forget(attempt)
         report = attempt.report
+        if self._metrics is not None:
+            self._metrics.note_activity_ended(
+                attempt.task,
+                self._loop.time() - attempt.started_at,
+                is_local=attempt.local is not None,
+                is_success=isinstance(report, CompleteActivityRequest),
+                is_failure=isinstance(report, FailActivityRequest),
+            )
         if attempt.local is not None:
             attempt.local.take(attempt)
             return
@@ -179,11 +198,25 @@ class ActivityTasks:
 
         self._report(call, report, attempt, on_verdict)
 
+    def _measure_start(self, attempt: Attempt, metrics: WorkerMetrics) -> None:
+        if attempt.local is not None:
+            self._local_count += 1
+        else:
+            metrics.note_activity_started(attempt.task)
+        self._show_slots(metrics)
+
+    def _show_slots(self, metrics: WorkerMetrics) -> None:
+        metrics.show_slots("ActivityWorker", len(self._attempts) - self._local_count, self.slots_max)
+        metrics.show_slots("LocalActivityWorker", self._local_count, self.local_slots_max)
+
     def _forget(self, attempt: Attempt) -> None:
         attempt.is_over = True
         if attempt.beat is not None:
             attempt.beat.stop()
         self._attempts.pop(attempt.key, None)
+        if self._metrics is not None:
+            self._local_count -= attempt.local is not None
+            self._show_slots(self._metrics)
         attempt.settle()
         if not self._attempts:
             self._emptied.set()

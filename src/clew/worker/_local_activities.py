@@ -33,6 +33,7 @@ from clew.service.requests import ActivityTask
 from clew.worker._activity_tasks import ActivityTasks
 from clew.worker._attempt import Attempt
 from clew.worker._local_retry import DEFAULT, retry_delay
+from clew.worker._metrics import WorkerMetrics
 from clew.worker._outcomes import SHUTDOWN_TYPE
 
 RETRY_THRESHOLD_DEFAULT: Final = timedelta(minutes=1)
@@ -121,6 +122,7 @@ class LocalActivities:
         task_queue: Of the worker.
         attempts_max: Attempts at a time.
         now_ns: The engine's time, for people.
+        metrics: Where the worker measures itself, if anybody wants to know.
     """
 
     def __init__(
@@ -132,8 +134,10 @@ class LocalActivities:
         task_queue: str,
         attempts_max: int,
         now_ns: Callable[[], int],
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._loop = loop
+        self._metrics = metrics
         self._activities = activities
         self._definitions = definitions
         self._task_queue = task_queue
@@ -155,6 +159,8 @@ class LocalActivities:
         asked = local.request.input
         local.runner = self
         local.first_scheduled_at = now = self._loop.time()
+        if self._metrics is not None:
+            self._metrics.count("local_activity_total", _labels(local))
         if asked.schedule_to_close_timeout is not None:
             self._arm(local, now + asked.schedule_to_close_timeout.total_seconds(), TimeoutType.SCHEDULE_TO_CLOSE)
         if asked.schedule_to_start_timeout is not None:
@@ -307,6 +313,9 @@ class LocalActivities:
             return
         local.is_over = True
         self._disarm_all(local)
+        if self._metrics is not None and outcome.failure is None and not outcome.is_cancelled:
+            took = timedelta(seconds=self._loop.time() - local.first_scheduled_at)
+            self._metrics.record("local_activity_succeed_endtoend_latency", took, _labels(local))
         local.on_outcome(local, outcome)
 
     def _failed(self, local: LocalRun, failure: Failure) -> LocalActivityOutcome:
@@ -397,6 +406,10 @@ class LocalActivities:
             self._fail(local, failure)
         else:
             self._end(local, self._failed(local, failure))
+
+
+def _labels(local: LocalRun) -> dict[str, str]:
+    return {"activity_type": local.request.activity_type, "workflow_type": local.workflow_type}
 
 
 def local_key(token: TaskToken, activity_id: str, key_generation: str) -> str:

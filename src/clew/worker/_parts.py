@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, cast, final
 
 from clew.activity import _Definition as ActivityDefinition
@@ -33,6 +33,7 @@ from clew.worker._inbox import Inbox
 from clew.worker._interceptor import Interceptor
 from clew.worker._local_activities import LocalActivities
 from clew.worker._machines import Machines
+from clew.worker._metrics import WorkerMetrics
 from clew.worker._outcomes import Outcomes
 from clew.worker._processes import ProcessCalls
 from clew.worker._sessions import Offer, Sink, plan_offers
@@ -133,6 +134,9 @@ class Parts:
         self._activities: ActivityTasks | None = None
         self._sinks: list[Sink] = []
         self._shortened = asyncio.Event()
+        self._metrics = None
+        if options.metric_meter is not MetricMeter.noop:
+            self._metrics = WorkerMetrics(options.metric_meter, self._now)
         codec = client.data_converter.payload_codec
         self._codec = CodecWay(codec, self._user_loop) if codec is not None else None
         if options.workflows:
@@ -147,12 +151,16 @@ class Parts:
                 task_queue=options.task_queue,
                 attempts_max=options.local_activities_max,
                 now_ns=self._connection.now_ns,
+                metrics=self._metrics,
             )
 
     @property
     def stop_seconds_max(self) -> float:
         """How long `stop` takes at most, beyond the grace time; with some room for a busy machine."""
         return DRAIN_SECONDS_MAX + CANCEL_SECONDS_MAX + LAST_REPORTS_SECONDS_MAX + EVICT_SECONDS_MAX + 5.0
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._connection.now_ns() / 1e9, UTC)
 
     # --- on the service loop --------------------------------------------------------------------------------
 
@@ -227,7 +235,7 @@ class Parts:
             runs_local_activities=bool(options.activities),
             metric_meter=options.metric_meter,
         )
-        return WorkflowTasks(
+        workflows = WorkflowTasks(
             self._connection.service_loop,
             self._connection.service,
             machines,
@@ -237,7 +245,10 @@ class Parts:
             post=self._connection.post,
             on_error=self._on_error,
             codec=self._codec,
+            metrics=self._metrics,
         )
+        workflows.slots_max = options.workflow_tasks_max
+        return workflows
 
     def _make_activities(self) -> ActivityTasks:
         options = self._options
@@ -252,7 +263,9 @@ class Parts:
             watched_loop=self._user_loop,
             watched_thread_id=self._user_thread_id,
             on_error=self._on_error,
+            metrics=self._metrics,
         )
+        activities.slots_max, activities.local_slots_max = options.activities_max, options.local_activities_max
         ended: Inbox[Attempt] = Inbox(self._connection.post, activities.take, self._on_error)
         activities.heartbeats = HeartbeatSender(
             loop,

@@ -87,14 +87,17 @@ class CachedRun:
         is_recording: Whether markers are on their way into history; there is no turn meanwhile.
         is_settling: Whether what came of the last turn is just being looked at.
         position: The last event that the machine knows of.
+        began_at: When the open task was handed over, on the service loop's clock.
+        started_at: When the run started, if that is measured.
         renewed_at: When the time of the open task began, on the service loop's clock.
         extension: Wakes up when the time of the open task runs out.
         is_dropped: Whether it has left the cache; its machine goes with its last turn.
     """
 
     __slots__ = (
-        "extension", "finished", "is_dropped", "is_recording", "is_settling", "jobs", "key_generation", "locals",
-        "machine", "position", "renewed_at", "run_id", "task", "turn", "unrecorded", "workflow_type",
+        "began_at", "extension", "finished", "is_dropped", "is_recording", "is_settling", "jobs", "key_generation",
+        "locals", "machine", "position", "renewed_at", "run_id", "started_at", "task", "turn", "unrecorded",
+        "workflow_type",
     )  # fmt: skip
 
     def __init__(self, run_id: str, workflow_type: str) -> None:
@@ -111,6 +114,8 @@ class CachedRun:
         self.is_settling = False
         self.position = 0
         self.renewed_at = 0.0
+        self.began_at = 0.0
+        self.started_at: datetime | None = None
         self.extension: asyncio.TimerHandle | None = None
         self.key_generation = ""
         self.is_dropped = False

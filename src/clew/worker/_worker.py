@@ -83,8 +83,8 @@ class Worker:
         deployment_config: The version of the code, for routing by version.
         no_remote_activities: Serve no activities from the queue, but for local ones of its own workflows.
         plugins: Bundles of settings, applied in order to what is given here, after those of the client.
-        metric_meter: Where activity and workflow code records (`activity.metric_meter`, `workflow.metric_meter`), such
-            as ``clew.contrib.opentelemetry.OpenTelemetryMeter``; nowhere when not given.
+        metric_meter: Where activity and workflow code records (`activity.metric_meter`, `workflow.metric_meter`), and
+            the worker what it does, such as ``clew.contrib.opentelemetry.OpenTelemetryMeter``; nowhere when not given.
 
     The following are accepted, for programs written for the published API, and have no effect, since nothing here is
     polled, pooled or sandboxed: `workflow_task_executor`, `workflow_runner`, `unsandboxed_workflow_runner`,

@@ -36,6 +36,7 @@ from clew.worker._blame import blocked_failure, worker_failure
 from clew.worker._histories import fetch_events
 from clew.worker._inbox import Inbox
 from clew.worker._local_activities import LocalActivities, LocalRun
+from clew.worker._metrics import WorkerMetrics, started_at
 from clew.worker._threads import Turn, TurnThreads
 from clew.worker._turns import (
     Activation,
@@ -78,10 +79,14 @@ class WorkflowTasks:
         post: Runs a callback on the service loop; from any thread.
         on_error: Told what must bring the worker down.
         codec: The payload codec, if there is one.
+        metrics: Where the worker measures itself, if anybody wants to know.
     """
 
     local_activities: LocalActivities | None = None
     """Runs local activities; None in a worker without activities."""
+
+    slots_max = 0
+    """Workflow tasks at a time, for the metrics."""
 
     def __init__(
         self,
@@ -95,8 +100,10 @@ class WorkflowTasks:
         post: Callable[[Callable[[], None]], object],
         on_error: Callable[[BaseException], None],
         codec: WorkflowCodec | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._loop = loop
+        self._metrics = metrics
         self._service = service
         self._machines = machines
         self._identity = identity
@@ -130,6 +137,9 @@ class WorkflowTasks:
         """Take one task; `settle` gives a slot back, once for each task."""
         self._settle_slot = settle
         self._open_count += 1
+        if self._metrics is not None:
+            self._metrics.count("workflow_task_queue_poll_succeed", {"workflow_type": task.workflow_type})
+            self._show_slots()
         if self._codec is not None:
             self._start_side_task(self._decode(task, self._codec), task)
         else:
@@ -169,7 +179,10 @@ class WorkflowTasks:
     def _hand_over(self, run: CachedRun, task: WorkflowTask) -> None:
         run.task = task
         run.position = task.started_event_id
-        run.renewed_at = self._loop.time()
+        run.renewed_at = run.began_at = self._loop.time()
+        if self._metrics is not None:
+            self._metrics.note_workflow_task(task, is_cached=run.machine is not None)
+            run.started_at = run.started_at or started_at(task)
         if task.events and type(task.events[0]) is WorkflowExecutionStarted:
             run.key_generation = task.events[0].key_generation
         self._begin(run, Activation(run, task, self._machines.make))
@@ -397,6 +410,8 @@ class WorkflowTasks:
     def _complete(
         self, run: CachedRun, task: WorkflowTask, completion: CompleteWorkflowTaskRequest, *, is_closed: bool
     ) -> None:
+        if self._metrics is not None:
+            self._measure_answer(run, task, completion)
         keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or _has_locals(run))
         if not keeps:
             self._drop(run)
@@ -405,6 +420,16 @@ class WorkflowTasks:
             self._start_side_task(self._encode_and_send(run, task, completion, self._codec), task)
         else:
             self._send_completion(run, task, completion)
+
+    def _measure_answer(self, run: CachedRun, task: WorkflowTask, completion: CompleteWorkflowTaskRequest) -> None:
+        assert self._metrics is not None, "only where somebody wants to know"
+        took = timedelta(seconds=self._loop.time() - run.began_at)
+        attributes = {"workflow_type": task.workflow_type}
+        self._metrics.record("workflow_task_execution_latency", took, attributes)
+        if not task.is_partial and task.previous_started_event_id:
+            self._metrics.record("workflow_task_replay_latency", took, attributes)
+        if completion.commands:
+            self._metrics.note_close(task, completion.commands[-1], run.started_at)
 
     def _answer(self, run: CachedRun, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
         if self._cached_runs_max == 0 and not _has_locals(run):
@@ -444,15 +469,24 @@ class WorkflowTasks:
             self._fail(task, failure, cause)
 
     def _fail(self, task: WorkflowTask, failure: Failure | None, cause: WorkflowTaskFailedCause = _UNHANDLED) -> None:
+        if self._metrics is not None and task.query is None:
+            self._metrics.count("workflow_task_execution_failed", {"workflow_type": task.workflow_type})
         self._settle()
         self._answers.fail(task, failure, cause)
 
     def _settle(self) -> None:
         """One task has its answer: give its slot back."""
         self._open_count -= 1
+        if self._metrics is not None:
+            self._show_slots()
         self._settle_slot()
         if self._open_count == 0 and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+    def _show_slots(self) -> None:
+        assert self._metrics is not None, "only where somebody wants to know"
+        self._metrics.show_slots("WorkflowWorker", self._open_count, self.slots_max)
+        self._metrics.show("sticky_cache_size", len(self._runs))
 
     # --- the cache ------------------------------------------------------------------------------------------
 
@@ -462,6 +496,8 @@ class WorkflowTasks:
             return
         idle = [run for run in self._runs.values() if run.turn is None and run.task is None and not _has_locals(run)]
         for run in idle[:excess]:
+            if self._metrics is not None:
+                self._metrics.count("sticky_cache_total_forced_eviction")
             self._drop(run)
 
     def _drop(self, run: CachedRun) -> None:
