@@ -65,6 +65,10 @@ test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, s
 	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' $(ARGS)
 	CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
 
+.PHONY: fleet-soak
+fleet-soak: $(VENV)/.stamp-dev ## Kill, pause and stop nodes of a fleet on PostgreSQL for minutes while runs go on
+	CLEW_TEST_LONG=1 $(PY) -m pytest tests/fleet/test_processes.py $(ARGS)
+
 PYTHONS ?= python3.12 python3.13
 .PHONY: test-pythons
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")

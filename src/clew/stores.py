@@ -68,4 +68,4 @@ async def open_by_address(address: str, *, clock: Clock) -> OpenedStore:
     if not isinstance(clock, SystemClock):
         return OpenedStore(await open_postgres(address, clock=clock), None)
     store = await open_postgres(address)
-    return OpenedStore(store, FleetSettings(notifier=PostgresNotifier(store.address)))
+    return OpenedStore(store, FleetSettings(notifier=PostgresNotifier(store.address), lease=store.address.lease))

@@ -66,8 +66,10 @@ class Claims:
             return False
         want = self._want(entry, row) if entry is not None else None
         is_usable = want is not None and self._matcher.can_take(row, want)
-        if entry is not None and not is_usable and not await self._locator.is_current(entry):
-            return await self.start(row, is_shared=is_shared)
+        if entry is not None and not is_usable:
+            if not await self._locator.is_current(entry):
+                return await self.start(row, is_shared=is_shared)
+            want = self._want(entry, row)  # routes may have changed meanwhile
         if entry is None or want is None:
             self._matcher.forget_set_aside(row)
             await self._store.delete_tasks([row.task_id])

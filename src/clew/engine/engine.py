@@ -153,7 +153,7 @@ class Engine:
             store,
             clock,
             node_id=self._own_id,
-            start_claimed=lambda row: self._claims.start(row),
+            start_claimed=lambda row, is_shared: self._claims.start(row, is_shared=is_shared),
             start_sticky=lambda session, run_key, event_id, attempt: self._claims.start_sticky(
                 session, run_key, event_id, attempt
             ),

@@ -190,7 +190,7 @@ class Matcher:
         clock: Clock,
         *,
         node_id: str,
-        start_claimed: Callable[[TaskRow], Awaitable[bool]],
+        start_claimed: Callable[[TaskRow, bool], Awaitable[bool]],
         start_sticky: Callable[[Session, int, int, int], None],
         recheck_sticky: Callable[[Session], None],
         on_suspended: Callable[[Session], None],
@@ -211,6 +211,8 @@ class Matcher:
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sessions: dict[str, Session] = {}
         self._session_count = 0
+        self._shared: set[int] = set()
+        """Tasks that are set aside here and were claimed by another node."""
         self._background = Background("matching")
         self._change_waiters: list[asyncio.Future[None]] = []
         self._is_closed = False
@@ -489,12 +491,15 @@ class Matcher:
                     _name(want.version),
                 )
         set_aside[want][row.task_id] = row
-        if not is_shared:
+        if is_shared:
+            self._shared.add(row.task_id)
+        else:
             self._peers.on_set_aside(row)
 
     def forget_set_aside(self, row: TaskRow) -> None:
         """Nobody wants this row any more."""
         set_aside = self._queue(row.namespace, row.task_queue).set_aside
+        self._shared.discard(row.task_id)
         for want in list(set_aside):
             if set_aside[want].pop(row.task_id, None) is not None and not set_aside[want]:
                 del set_aside[want]
@@ -531,8 +536,10 @@ class Matcher:
                 for row in waiting.values()
                 if run_key is None or row.run_key == run_key
             ]
+            shared = self._shared & {row.task_id for row in rows}
             for row in rows:
                 self.forget_set_aside(row)
+            self._shared |= shared
             if rows:
                 self._background.spawn(self._start_rows(queue, rows))
             for session in list(queue.sessions.values()):
@@ -563,6 +570,7 @@ class Matcher:
                         continue
                     return
                 queue.backlog[kind] = True
+                self._shared.difference_update([row.task_id for row in rows])
                 is_any_wanted = await self._start_all(rows)
                 # Rows that nobody here can have stand before those that somebody waits for: get past them fast.
                 surplus = 1 if is_any_wanted else surplus * 4
@@ -587,11 +595,13 @@ class Matcher:
             self.note_backlog(queue.namespace, queue.name, kind)
 
     async def _start_all(self, rows: list[TaskRow]) -> bool:
-        """Start claimed rows in order; whether a session took any. What an error leaves unstarted is released."""
+        """Start claimed or shared rows in order; whether a session took any. What an error leaves is released."""
         is_any_wanted = False
         for position, row in enumerate(rows):
             try:
-                is_any_wanted = await self._start_claimed(row) or is_any_wanted
+                is_shared = row.task_id in self._shared
+                self._shared.discard(row.task_id)
+                is_any_wanted = await self._start_claimed(row, is_shared) or is_any_wanted
             except Exception:
                 self._background.spawn(self.release_claims([left.task_id for left in rows[position:]]))
                 raise

@@ -37,6 +37,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             transaction then, so statements are not prepared and settings not kept.
         command_timeout: How long one statement may take before its connection is given up.
         patience: How long a call waits for a database that is away before it fails as unavailable.
+        lease: How long an engine that is silent keeps its place in the fleet.
         shard_count: Fixed when the store is made; later values are ignored.
     """
 
@@ -48,6 +49,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     command_timeout: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(seconds=10)
     shard_count: int = 64
+    lease: timedelta = timedelta(seconds=10)
 
 
 def parse_address(text: str) -> Address:
@@ -127,5 +129,6 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str, str], object]]]] = {
     "pool_size": ("pool_size", _count(2, 1_000)),
     "command_timeout": ("command_timeout", _seconds),
     "patience": ("patience", _seconds),
+    "lease": ("lease", _seconds),
     "shards": ("shard_count", _count(1, 4_096)),
 }
