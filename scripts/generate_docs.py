@@ -15,6 +15,7 @@ from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
 from scripts.cli_page import cli_lines
 from scripts.http_page import http_lines, openapi_text
+from scripts.metrics_page import metrics_lines
 from scripts.permissions_page import permissions_lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +68,11 @@ def permissions_page() -> str:
 def http_api_page() -> str:
     """Every operation of the HTTP API."""
     return _page("clew.server.api.table", http_lines())
+
+
+def metrics_page() -> str:
+    """Every metric of the server."""
+    return _page("clew.server.metrics", metrics_lines())
 
 
 LINT_INTRODUCTION = """\
@@ -130,6 +136,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "http-api.md": http_api_page,
     DOCS / "reference" / "lint.md": lint_page,
     DOCS / "reference" / "permissions.md": permissions_page,
+    DOCS / "reference" / "metrics.md": metrics_page,
     DOCS / "reference" / "openapi.json": openapi_text,
 }
 """Every generated page."""

@@ -32,6 +32,7 @@ from clew.model.rejection import Rejection, RejectionCode
 from clew.ports import store as ports
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
+from clew.ports.telemetry import SILENCE, Telemetry
 from clew.service.contract import Service
 from clew.service.errors import RPCError
 from clew.stores import is_shared, name_of, open_by_address
@@ -68,6 +69,7 @@ async def connect_embedded(
     entropy: Entropy | None = None,
     wrap_store: Callable[[ports.Store], ports.Store] = _as_it_is,
     is_joinable: bool = False,
+    telemetry: Telemetry = SILENCE,
 ) -> EmbeddedConnection:
     """Open an engine in this process on a SQLite file or a PostgreSQL database, or share the one that is open.
 
@@ -78,13 +80,14 @@ async def connect_embedded(
         entropy: Source of ids and secrets; the operating system's when not given.
         wrap_store: Gets the opened store and gives what the engine uses in its place (tests put faults in between).
         is_joinable: Let other processes join, over a Unix socket beside the file; as the first connection says.
+        telemetry: Told what the engine does, for whoever measures; as the first connection says.
 
     Raises:
         RPCError: The file cannot be used: another process owns it, it is not a Clew store, no room, no permission.
     """
     key = _canonical(place)
     while True:
-        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store, is_joinable))
+        host, going = _join_host(key, lambda: _Host(key, limits, clock, entropy, wrap_store, is_joinable, telemetry))
         if host is None:
             assert going is not None, "either a host to join or one whose end is awaited"
             await asyncio.wrap_future(going)
@@ -137,7 +140,9 @@ class _Host:
         entropy: Entropy | None,
         wrap_store: Callable[[ports.Store], ports.Store],
         is_joinable: bool,
+        telemetry: Telemetry,
     ) -> None:
+        self._telemetry = telemetry
         self.key = key
         self.name = name_of(key)
         """The key for people."""
@@ -191,7 +196,12 @@ class _Host:
         store, fleet = await open_by_address(_address(self.key), clock=self.clock)
         try:
             engine = Engine(
-                self._wrap_store(store), clock=self.clock, entropy=self._entropy, limits=self.limits, fleet=fleet
+                self._wrap_store(store),
+                clock=self.clock,
+                entropy=self._entropy,
+                limits=self.limits,
+                fleet=fleet,
+                telemetry=self._telemetry,
             )
             await engine.start()
         except BaseException:

@@ -23,7 +23,7 @@ class Served(Shop):
 
     async def serve(self, **options: Any) -> None:
         """Make the application, and a client of it."""
-        self.app = create_app(self.engine, **options)
+        self.app = create_app(self.service, **options)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7233")
 

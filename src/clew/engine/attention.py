@@ -25,6 +25,7 @@ from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.ports.clock import Cancellable, Clock
 from clew.ports.store import DueRun, Store, StoreCorrupt, StoreError
+from clew.ports.telemetry import SILENCE, Telemetry
 
 logger = logging.getLogger("clew.engine")
 
@@ -55,6 +56,7 @@ class Attention:
         rescan: timedelta | None,
         wake: Callable[[RunEntry], None],
         on_stale: Callable[[RunEntry], None],
+        telemetry: Telemetry = SILENCE,
     ) -> None:
         self._store = store
         self._peers = peers
@@ -70,6 +72,7 @@ class Attention:
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
         self._timer_at: datetime | None = None
+        self._telemetry = telemetry
         self._background = Background("attention")
         self._scan_is_running = False
         self._is_scan_wanted = False
@@ -181,6 +184,7 @@ class Attention:
         due = entry.state.next_attention()
         if due is not None and due <= now:
             self.lag_max = max(self.lag_max, now - due)
+            self._telemetry.deadline_was_due(now - due)
             self._wake(entry)
         self.arm(entry)
 

@@ -79,6 +79,7 @@ from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.ports.store import OutboxRow, Store, StoreError, TaskKind
+from clew.ports.telemetry import SILENCE, Telemetry
 from clew.service import deployments as d
 from clew.service import keys as k
 from clew.service import operations as o
@@ -116,6 +117,7 @@ class Engine:
         node_id: str = "",
         limits: Limits = LIMITS_DEFAULT,
         fleet: FleetSettings | None = None,
+        telemetry: Telemetry = SILENCE,
     ) -> None:
         if fleet is not None:
             clock = node_clock = NodeClock(clock)
@@ -140,6 +142,7 @@ class Engine:
             peers,
             on_stale=self._discarded,
             wait_settled=self._wait_settled,
+            telemetry=telemetry,
         )
         self._pipeline = CommitPipeline(
             store,
@@ -205,6 +208,7 @@ class Engine:
             rescan=None if fleet is None else fleet.lease,
             wake=self._wake_due,
             on_stale=self._discarded,
+            telemetry=telemetry,
         )
         self._express = Express(
             clock=clock,

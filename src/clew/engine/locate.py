@@ -13,6 +13,7 @@ from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.model.inputs import TaskToken
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
+from clew.ports.telemetry import SILENCE, Telemetry
 from clew.service.errors import RPCError
 
 
@@ -28,7 +29,9 @@ class Locator:
         *,
         on_stale: Callable[[RunEntry], None] | None = None,
         wait_settled: Callable[[RunEntry], Awaitable[None]] | None = None,
+        telemetry: Telemetry = SILENCE,
     ) -> None:
+        self._telemetry = telemetry
         self._store = store
         self._cache = cache
         self._namespaces = namespaces
@@ -41,6 +44,7 @@ class Locator:
         self._namespaces.get(namespace)
         entry = self._cache.get_open(namespace, workflow_id)
         if entry is not None and (not run_id or entry.state.run_id == run_id):
+            self._telemetry.run_was_at_hand()
             return entry
         return None
 
@@ -99,6 +103,7 @@ class Locator:
         """The run that a token names, when it is in memory."""
         entry = self._cache.get(token.run_key)
         if entry is not None and entry.state.run_id == token.run_id and entry.state.namespace == token.namespace:
+            self._telemetry.run_was_at_hand()
             return entry
         return None
 

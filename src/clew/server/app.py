@@ -13,9 +13,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Scope
 
 from clew.server.api.app import PREFIX, ApiApp
 from clew.server.gate import Gate, OpenGate
+from clew.server.metrics.metrics import Metrics
+from clew.server.metrics.registry import CONTENT_TYPE
 from clew.server.problems import HTTPProblem, problem_response
 from clew.server.requests import RequestMiddleware, request_id_of
 from clew.server.settings import ServerSettings
@@ -23,6 +26,7 @@ from clew.server.streams import Streams
 from clew.server.web.app import PREFIX as WEB_PREFIX
 from clew.server.web.app import WebApp
 from clew.service.contract import Service
+from clew.service.errors import RPCError
 
 IsReady = Callable[[], Awaitable[str]]
 """Whether calls can succeed: an empty text, or why not."""
@@ -35,6 +39,7 @@ def create_app(
     gate: Gate | None = None,
     streams: Streams | None = None,
     is_ready: IsReady | None = None,
+    metrics: Metrics | None = None,
     routes: Sequence[BaseRoute] = (),
     middleware: Sequence[Middleware] = (),
 ) -> Starlette:
@@ -46,12 +51,30 @@ def create_app(
         gate: Who may come in; everybody when not given.
         streams: Places for long answers; its `stop` ends them.
         is_ready: What `/readyz` asks.
+        metrics: Where requests are counted, and what `/metrics` tells.
         routes: Further front ends, such as the link of workers.
         middleware: Around everything but the log, outermost first: checks of hosts, origins, rates.
     """
     settings = settings if settings is not None else ServerSettings()
     gate = gate if gate is not None else OpenGate(service)
     streams = streams if streams is not None else Streams(settings.streams_max)
+    metrics = metrics if metrics is not None else Metrics()
+
+    async def tell_metrics(request: Request) -> Response:
+        try:
+            admission = await gate.admit(request)
+        except RPCError as error:
+            return problem_response(error, request_id_of(request.scope))
+        if not admission.may_see_metrics:
+            problem = HTTPProblem(403, "permission_denied", "This caller may not see the metrics of the server.")
+            return problem_response(problem, request_id_of(request.scope))
+        return Response(await metrics.text(service), media_type=CONTENT_TYPE)
+
+    def observe(scope: Scope, status: int, seconds: float) -> None:
+        operation: str = scope.get("clew.operation", "other")
+        metrics.http_requests.add(operation, str(status))
+        metrics.http_seconds.observe(seconds, operation)
+
     api = ApiApp(service, gate, streams, body_bytes_max=settings.body_bytes_max)
 
     async def ready(request: Request) -> Response:
@@ -62,12 +85,13 @@ def create_app(
         routes=[
             Route("/healthz", _healthy),
             Route("/readyz", ready),
+            *([Route("/metrics", tell_metrics)] if settings.metrics else []),
             Mount(PREFIX, api),
             *([Route("/", _home), Mount(WEB_PREFIX, WebApp(gate))] if settings.web else []),
             *routes,
         ],
         middleware=[
-            Middleware(RequestMiddleware, observe=lambda scope, status, seconds: None),
+            Middleware(RequestMiddleware, observe=observe),
             *middleware,
         ],
         exception_handlers={HTTPException: _nothing_here},

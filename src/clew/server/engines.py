@@ -10,6 +10,7 @@ from typing import Final
 
 from clew.embedded import EmbeddedConnection, connect_embedded
 from clew.ports.store import Store
+from clew.ports.telemetry import Telemetry
 from clew.server.settings import SettingsError
 from clew.stores import is_shared, name_of
 
@@ -19,12 +20,13 @@ _FORMS: Final = (
 )
 
 
-async def open_engine(store: str, wrap_store: Callable[[Store], Store]) -> EmbeddedConnection:
+async def open_engine(store: str, wrap_store: Callable[[Store], Store], telemetry: Telemetry) -> EmbeddedConnection:
     """Open a store and run the engine on it, in a thread of its own.
 
     Args:
         store: Connection string.
         wrap_store: Put between engine and store.
+        telemetry: Told what the engine does.
 
     Raises:
         SettingsError: The text names no store that a server can run on.
@@ -33,9 +35,9 @@ async def open_engine(store: str, wrap_store: Callable[[Store], Store]) -> Embed
     if not store:
         raise SettingsError(f"A server needs a store; {_FORMS}.")
     if is_shared(store):
-        return await connect_embedded(store, wrap_store=wrap_store)
+        return await connect_embedded(store, wrap_store=wrap_store, telemetry=telemetry)
     if store.startswith("sqlite:") and (path := _sqlite_path(store)):
-        return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True)
+        return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True, telemetry=telemetry)
     raise SettingsError(f"{name_of(store)!r} names no store that a server can run on; {_FORMS}.")
 
 

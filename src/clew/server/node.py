@@ -26,6 +26,9 @@ from clew.link import LinkServer
 from clew.link.websocket import ServerWire
 from clew.server.app import create_app
 from clew.server.engines import open_engine
+from clew.server.metrics.metrics import Metrics
+from clew.server.metrics.service import metered
+from clew.server.metrics.store import metered_store
 from clew.server.settings import ServerSettings, SettingsError
 from clew.server.streams import Streams
 from clew.service import operations as o
@@ -45,8 +48,9 @@ _log: Final = logging.getLogger("clew.server")
 class Node:
     """See the module docstring; made by `run_node`."""
 
-    def __init__(self, settings: ServerSettings, connection: EmbeddedConnection) -> None:
+    def __init__(self, settings: ServerSettings, connection: EmbeddedConnection, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._connection = connection
         self._streams: Streams | None = None
         self._link: LinkServer | None = None
@@ -55,7 +59,7 @@ class Node:
 
     async def serve(self, listener: socket.socket, on_started: Callable[[], None]) -> None:
         """Serve until `stop_soon`; on the service loop."""
-        service = self._connection.service
+        service = metered(self._connection.service, self._metrics)
         self._streams = Streams(self._settings.streams_max)
         self._link = LinkServer(
             service,
@@ -64,12 +68,26 @@ class Node:
             now_ns=self._connection.now_ns,
             limits=self._connection.limits,
         )
-        app = create_app(service, settings=self._settings, streams=self._streams, is_ready=Readiness(service).why_not)
+        self._metrics.add_probe(self._look)
+        app = create_app(
+            service,
+            settings=self._settings,
+            streams=self._streams,
+            is_ready=Readiness(service).why_not,
+            metrics=self._metrics,
+        )
         self._server = _Uvicorn(_configuration(app, self._link, self._settings), on_started)
         if self._is_stopping:
             return
         await self._server.serve(sockets=[listener])
         self._link.close()
+
+    def _look(self) -> None:
+        assert self._link is not None, "metrics are asked for while the node serves"
+        assert self._streams is not None, "metrics are asked for while the node serves"
+        self._metrics.link_sessions.set(self._link.sessions_count)
+        self._metrics.link_connections.set(self._link.connections_count)
+        self._metrics.streams.set(self._streams.count)
 
     def stop_soon(self) -> None:
         """Begin to stop; from any thread."""
@@ -129,9 +147,10 @@ async def run_node(
     listener = listen(settings)
     with listener:
         url = url_of(listener)
-        connection = await open_engine(settings.store, lambda store: store)
+        metrics = Metrics()
+        connection = await open_engine(settings.store, lambda store: metered_store(store, metrics), metrics)
         try:
-            node = Node(settings, connection)
+            node = Node(settings, connection, metrics)
             stop = _Stop(node, before_stop)
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -1,0 +1,1 @@
+"""What the server counts and measures, in the text format of Prometheus at ``/metrics``."""
