@@ -257,6 +257,11 @@ class WorkflowMachine:
         return (*stacks.waiting_on(self._loop.tasks), *self._handlers.undelivered())
 
     @property
+    def applied_event_id(self) -> int:
+        """The last event that has been applied; grows while a history is."""
+        return self._applied_event_id
+
+    @property
     def is_closed(self) -> bool:
         """Whether the run has asked to end."""
         return self._close is not None

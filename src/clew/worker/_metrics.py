@@ -112,7 +112,8 @@ class WorkerMetrics:
 
     def note_close(self, task: WorkflowTask, command: Any, began_at: datetime | None) -> None:
         """A run ends by this command."""
-        name = _CLOSES.get(type(command))
+        kind: type[Any] = type(command)
+        name = _CLOSES.get(kind)
         if name is None:
             return
         attributes = {"workflow_type": task.workflow_type}

@@ -12,9 +12,9 @@ contend for the interpreter. While there are turns a watch ticks on the service 
 
 * turns that wait while nothing has been finished for a whole tick get one more thread, so that one bad run delays the
   others by a moment; surplus threads end when the queue is empty;
-* a turn that is not over after `blocked_timeout` is *given up*: it is reported with the stack of its thread, the
-  thread is abandoned (and interrupted, which helps against a loop but not inside a blocking C call), and others take
-  over.
+* a turn that is not over after `blocked_timeout`, nor has got on meanwhile, is *given up*: it is reported with the
+  stack of its thread, the thread is abandoned (and interrupted, which helps against a loop but not inside a blocking C
+  call), and others take over.
 
 No tick counts for more than `TICK_SECONDS_MAX`, however long ago the last one was, so that a process that was
 suspended, or whose service loop had no turn itself, does not blame the workflow. A turn that the service loop has left
@@ -66,6 +66,11 @@ class Turn(Protocol):
         """Turns of one kind take equally long; None is never quick."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """Changes while it gets on by itself, as a long replay does; asked from other threads."""
+        ...
+
     def run(self) -> None:
         """Do it, on a workflow thread. Keeps its own errors; what it raises is a bug."""
         ...
@@ -83,7 +88,7 @@ class _Interrupt(BaseException):
 class _Seat:
     """One thread, as the watch sees it."""
 
-    __slots__ = ("is_abandoned", "lock", "seen_seconds", "seen_turn", "thread", "turn")
+    __slots__ = ("is_abandoned", "lock", "seen_progress", "seen_seconds", "seen_turn", "thread", "turn")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -91,6 +96,7 @@ class _Seat:
         self.is_abandoned = False
         self.seen_turn: Turn | None = None
         self.seen_seconds = 0.0
+        self.seen_progress = 0
         self.thread: threading.Thread
 
 
@@ -206,7 +212,7 @@ class TurnThreads:
         """It takes long: from now on it is one of those on threads of their own."""
         seat = _Seat()
         seat.thread, seat.turn = thread, turn
-        seat.seen_turn, seat.seen_seconds = turn, WATCH_SECONDS
+        seat.seen_turn, seat.seen_progress, seat.seen_seconds = turn, turn.progress, WATCH_SECONDS
         self._left_behind[turn] = seat
         with self._lock:
             self._seats.append(seat)
@@ -247,8 +253,9 @@ class TurnThreads:
                 seat.seen_turn = None
                 continue
             is_busy = True
-            if turn is not seat.seen_turn:
-                seat.seen_turn, seat.seen_seconds = turn, 0.0
+            progress = turn.progress
+            if turn is not seat.seen_turn or progress != seat.seen_progress:
+                seat.seen_turn, seat.seen_progress, seat.seen_seconds = turn, progress, 0.0
                 continue
             seat.seen_seconds += passed
             if self._blocked_timeout is not None and seat.seen_seconds >= self._blocked_timeout:

@@ -27,6 +27,8 @@ class Machine(Protocol):
 
     @property
     def cached_through_event_id(self) -> int: ...
+    @property
+    def applied_event_id(self) -> int: ...
     def activate(self, task: WorkflowTask) -> ActivationResult: ...
     def finish_local_activity(self, outcome: LocalActivityOutcome) -> ActivationResult: ...
     def take_recorded(
@@ -153,6 +155,11 @@ class RunTurn:
         except BaseException as error:  # noqa: BLE001 - becomes the failure of the task
             self.error = error
 
+    @property
+    def progress(self) -> int:
+        """How far the machine has got in its history."""
+        return self.machine.applied_event_id if self.machine is not None else 0
+
     def discard(self) -> None:
         """It came back after it was given up, so nobody else touches its machine any more."""
         if self.machine is not None:
@@ -233,11 +240,12 @@ class Extension(RunTurn):
 class Eviction:
     """The end of a cached run."""
 
-    __slots__ = ("kind", "machine")
+    __slots__ = ("kind", "machine", "progress")
 
     def __init__(self, machine: Machine, kind: str | None) -> None:
         self.machine = machine
         self.kind = kind
+        self.progress = 0
 
     def run(self) -> None:
         """Evict it."""

@@ -37,6 +37,7 @@ class FakeMachine:
     threads: list[str] = field(default_factory=list)
     evicted_on: str | None = None
     cached_through_event_id: int = 0
+    applied_event_id: int = 0
     is_closing: bool = False
 
     def activate(self, task: WorkflowTask) -> Any:
@@ -250,6 +251,24 @@ async def test_a_completion_is_sent_again_through_a_passing_fault(bench: Bench) 
     await bench.offer_and_wait(workflow_task(events=events(1, 3)))
     await until(lambda: bench.service.of("complete_workflow_task"), "the completion")
     assert bench.tasks.cached_runs_count == 1
+
+
+async def test_a_long_replay_that_gets_on_is_not_called_blocked() -> None:
+    """Each of the tasks in the history takes far less than the time-out, all together take more."""
+    bench = await make_bench(timeout=1.0)
+
+    def replay(task: WorkflowTask) -> Any:
+        (machine,) = bench.machines.made
+        for event_id in range(1, 31):
+            time.sleep(0.06)
+            machine.applied_event_id = event_id
+        return wait_on_timer(task)
+
+    bench.machines.answer = replay
+    await bench.offer_and_wait(workflow_task(events=events(1, 30)))
+    assert not bench.service.of("fail_workflow_task")
+    assert bench.service.of("complete_workflow_task")
+    await bench.close()
 
 
 async def test_a_blocked_turn_is_failed_with_its_line_and_others_go_on(bench: Bench) -> None:
