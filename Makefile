@@ -41,6 +41,14 @@ demo: $(VENV)/.stamp-base ## Run 300 insurance claims while the worker is killed
 bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
 	$(PY) -m benchmarks.run $(ARGS)
 
+.PHONY: bench-stages
+bench-stages: $(VENV)/.stamp-dev ## Show where the time of a transition goes, by stage
+	$(PY) -m benchmarks.stages --stages $(ARGS)
+
+.PHONY: bench-opcodes
+bench-opcodes: $(VENV)/.stamp-dev ## Count the bytecodes of the hot paths (ARGS=--record to record them)
+	$(PY) -m benchmarks.opcodes $(ARGS)
+
 # --- check ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test

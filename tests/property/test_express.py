@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from benchmarks.hot_path import NoExpress
 from clew.engine import Engine
 from clew.model import commands as c
 from clew.model import inputs as i
@@ -200,15 +201,6 @@ class RecordingSink:
 
     def evict_workflow(self, namespace: str, run_id: str) -> None:
         """Nothing is kept."""
-
-
-class NoExpress:
-    """In the place of the express way: it takes nothing."""
-
-    def start_workflow(self, request: object) -> None:
-        return None
-
-    complete_activity = complete_workflow_task = start_workflow
 
 
 Action = tuple[Any, ...]

@@ -163,7 +163,7 @@ class GroupCommitter:
             return [_with_cause(error, self._path) for _ in calls]
 
     def _commit_all(self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]]) -> None:
-        work = self._collect(unit for units in calls for unit in units)
+        work = self.collect(unit for units in calls for unit in units)
         steps = work.steps()
         if len(steps) == 1 and steps[0][0].step_count(steps[0][1]) == 1:
             steps[0][0].execute(connection, steps[0][1])
@@ -198,7 +198,7 @@ class GroupCommitter:
         return answers
 
     def _try_unit(self, connection: sqlite3.Connection, unit: Unit) -> tuple[CommitStatus, _Work | None]:
-        work = self._collect((unit,))
+        work = self.collect((unit,))
         connection.execute("SAVEPOINT unit")
         try:
             for statement, values in work.steps():
@@ -219,7 +219,8 @@ class GroupCommitter:
         if work.names_put:
             self._names.add(work.names_put)
 
-    def _collect(self, units: Iterable[Unit]) -> _Work:
+    def collect(self, units: Iterable[Unit]) -> _Work:
+        """The values of all statements for these units."""
         work = _Work()
         updates = work.updates
         for unit in units:
