@@ -225,26 +225,25 @@ async def test_short_cuts_lose_no_activity_and_repeat_none(tmp_path: Path) -> No
         Node(str(tmp_path / "clew.db")) as node,
         Proxy(node.port).open() as proxy,
         await Client.connect(f"127.0.0.1:{proxy.port}") as client,
+        worker(client),
     ):
-        async with worker(client):
-            assert isinstance(client.connection, LinkedConnection)
-            link = client.connection._client
-            busy = await client.start_workflow(Long.run, id="busy", task_queue=QUEUE)
-            await eventually(lambda: begun, "the long step has begun", SECONDS_MAX)
-            many = [
-                asyncio.create_task(client.execute_workflow(Steps.run, 10, id=f"w{n}", task_queue=QUEUE))
-                for n in range(20)
-            ]
-            session = link._session
-            for _ in range(3):
-                before = link.connects_count
-                proxy.cut()
-                proxy.mend()
-                await eventually(lambda before=before: link.connects_count > before, "back", SECONDS_MAX)  # type: ignore[misc]
-            assert await within(asyncio.gather(*many)) == [10] * 20
-            go_on.set()
-            assert await within(busy.result()) == 1
-            assert link._session == session, "it is the same session all along"
-            for n in range(20):
-                history = await client.get_workflow_handle(f"w{n}").fetch_history()
-                assert not [event for event in history.events if type(event).__name__ == "ActivityTaskTimedOut"]
+        assert isinstance(client.connection, LinkedConnection)
+        link = client.connection._client
+        busy = await client.start_workflow(Long.run, id="busy", task_queue=QUEUE)
+        await eventually(lambda: begun, "the long step has begun", SECONDS_MAX)
+        many = [
+            asyncio.create_task(client.execute_workflow(Steps.run, 10, id=f"w{n}", task_queue=QUEUE)) for n in range(20)
+        ]
+        session = link._session
+        for _ in range(3):
+            before = link.connects_count
+            proxy.cut()
+            proxy.mend()
+            await eventually(lambda before=before: link.connects_count > before, "back", SECONDS_MAX)  # type: ignore[misc]
+        assert await within(asyncio.gather(*many)) == [10] * 20
+        go_on.set()
+        assert await within(busy.result()) == 1
+        assert link._session == session, "it is the same session all along"
+        for n in range(20):
+            history = await client.get_workflow_handle(f"w{n}").fetch_history()
+            assert not [event for event in history.events if type(event).__name__ == "ActivityTaskTimedOut"]
