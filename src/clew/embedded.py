@@ -269,6 +269,7 @@ class EmbeddedConnection:
         self._thread = host.thread
         self._clock = host.clock
         self._is_closed = False
+        self.engine: Engine = host.engine
         self.service: Service = host.engine
         self.service_loop: asyncio.AbstractEventLoop = host.thread.loop
         self.limits: Limits = host.limits

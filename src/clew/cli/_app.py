@@ -25,7 +25,7 @@ BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: the reader (``head``, ``less``) had enough."""
 
 
-_NOUNS: Final = ("db", "deploy", "dev", "lint", "replay", "server", "worker", "workflow")
+_NOUNS: Final = ("db", "deploy", "dev", "key", "lint", "replay", "server", "worker", "workflow")
 """Each is the object of its name in the module of its name."""
 
 

@@ -163,7 +163,7 @@ async def reading(place: Place) -> AsyncGenerator[Client, None]:
     connection = await connect_reader(
         target.address if isinstance(target, PostgresTarget) else f"sqlite:{_existing_file(place)}"
     )
-    client = Client(connection, namespace=place.namespace, identity=_identity())
+    client = Client(connection, namespace=place.namespace, identity=caller_identity())
     try:
         yield client
     finally:
@@ -192,7 +192,7 @@ async def connect(place: Place) -> Client:
     """A client of the engine at that place; close it."""
     try:
         return await Client.connect(
-            place.store, namespace=place.namespace, identity=_identity(), api_key=place.api_key, tls=place.tls
+            place.store, namespace=place.namespace, identity=caller_identity(), api_key=place.api_key, tls=place.tls
         )
     except RPCError as error:
         if error.rejection.details.get("reason") != "StoreInUse":
@@ -226,5 +226,6 @@ def _existing_file(place: Place) -> str:
     return path
 
 
-def _identity() -> str:
+def caller_identity() -> str:
+    """Who a command says that it is, in histories and logs."""
     return f"clew-cli:{os.getpid()}"

@@ -42,6 +42,7 @@ def server_options(function: Any) -> Any:
 @click.option("--store", "-s", metavar="ADDRESS", help="Connection string of the store, such as sqlite:claims.db.")
 @click.option("--config", "-c", type=click.Path(path_type=Path), envvar="CLEW_SERVER_CONFIG", help="A TOML file.")
 @server_options
+@click.option("--api-keys/--no-api-keys", default=None, help="Let in only who comes with an API key; see `clew key`.")
 @click.option("--allow-public-without-auth", is_flag=True, default=None, help="Let everybody in who reaches the port.")
 @click.option("--shutdown-seconds", type=float, help="How long requests under way may take at the end; 10 if not set.")
 def start(config: Path | None, **flags: Any) -> None:

@@ -315,6 +315,16 @@ class Engine:
         """The id of this node; in a fleet it changes when the node was silent for too long."""
         return self._own_id if self._fleet is None else self._fleet.nodes.node_id
 
+    @property
+    def store(self) -> Store:
+        """The store that it works on, for what stands beside the engine (such as the check of API keys)."""
+        return self._store
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self._clock
+
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

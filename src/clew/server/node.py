@@ -22,10 +22,11 @@ import uvicorn
 
 from clew.adapters import SystemEntropy
 from clew.embedded import EmbeddedConnection
-from clew.link import LinkServer
+from clew.link import CutCode, LinkServer
 from clew.link.websocket import ServerWire
 from clew.server.app import create_app
 from clew.server.engines import open_engine
+from clew.server.front import Front, check_security
 from clew.server.metrics.metrics import Metrics
 from clew.server.metrics.service import metered
 from clew.server.metrics.store import metered_store
@@ -60,6 +61,15 @@ class Node:
     async def serve(self, listener: socket.socket, on_started: Callable[[], None]) -> None:
         """Serve until `stop_soon`; on the service loop."""
         service = metered(self._connection.service, self._metrics)
+        front = await Front.open(self._settings, self._connection.engine, service)
+        try:
+            await self._serve(listener, on_started, service, front)
+        finally:
+            await front.close()
+
+    async def _serve(
+        self, listener: socket.socket, on_started: Callable[[], None], service: Service, front: Front
+    ) -> None:
         self._streams = Streams(self._settings.streams_max)
         self._link = LinkServer(
             service,
@@ -67,16 +77,19 @@ class Node:
             new_token=lambda: SystemEntropy().token(_TOKEN_BYTES).hex(),
             now_ns=self._connection.now_ns,
             limits=self._connection.limits,
+            admit=front.admission(self._cut_sessions),
         )
         self._metrics.add_probe(self._look)
         app = create_app(
-            service,
+            front.public,
             settings=self._settings,
+            gate=front.gate,
             streams=self._streams,
             is_ready=Readiness(service).why_not,
             metrics=self._metrics,
+            middleware=front.middleware,
         )
-        self._server = _Uvicorn(_configuration(app, self._link, self._settings), on_started)
+        self._server = _Uvicorn(_configuration(app, self._link, self._settings, front), on_started)
         if self._is_stopping:
             return
         await self._server.serve(sockets=[listener])
@@ -88,6 +101,10 @@ class Node:
         self._metrics.link_sessions.set(self._link.sessions_count)
         self._metrics.link_connections.set(self._link.connections_count)
         self._metrics.streams.set(self._streams.count)
+
+    def _cut_sessions(self, is_meant: Callable[[str], bool], code: CutCode, reason: str) -> int:
+        assert self._link is not None, "whoever is let in came over the link"
+        return self._link.cut_sessions(is_meant, code, reason)
 
     def stop_soon(self) -> None:
         """Begin to stop; from any thread."""
@@ -141,12 +158,14 @@ async def run_node(
         before_stop: Awaited first when the process is told to stop.
 
     Raises:
-        SettingsError: The address cannot be listened on, or the store is none.
+        SettingsError: The address cannot be listened on, or everybody could do everything there; or the store is none.
         RPCError: The store cannot be opened.
     """
+    for warning in check_security(settings):
+        _log.warning("server.exposed %s", warning)
     listener = listen(settings)
     with listener:
-        url = url_of(listener)
+        url = url_of(listener, is_encrypted=settings.tls is not None)
         metrics = Metrics()
         connection = await open_engine(settings.store, lambda store: metered_store(store, metrics), metrics)
         try:
@@ -214,11 +233,12 @@ def listen(settings: ServerSettings) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, is_encrypted: bool = False) -> str:
     """Where a browser on this machine finds the server."""
     address: tuple[str, int] = listener.getsockname()[:2]
     host, port = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0]), address[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_encrypted else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @final
@@ -235,13 +255,14 @@ class _Uvicorn(uvicorn.Server):
         self._on_started()
 
 
-def _configuration(app: Any, link: LinkServer, settings: ServerSettings) -> uvicorn.Config:
+def _configuration(app: Any, link: LinkServer, settings: ServerSettings, front: Front) -> uvicorn.Config:
     def upgrade(config: uvicorn.Config, server_state: Any, app_state: Any) -> ServerWire:
         """A connection that becomes a WebSocket is the link's own from there on: no layer lies between."""
-        return ServerWire(link)
+        return ServerWire(link, front.judge)
 
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
+        http=cast(Any, front.http_protocol),
         ws=cast(Any, upgrade),
         log_config=None,
         access_log=False,
@@ -252,6 +273,9 @@ def _configuration(app: Any, link: LinkServer, settings: ServerSettings) -> uvic
         limit_concurrency=settings.connections_max,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds / 2)),
     )
+    config.load()
+    config.ssl = front.tls  # made by us, so that it can be renewed; uvicorn makes one from files only
+    return config
 
 
 __all__ = ["Node", "Readiness", "listen", "run_node", "url_of"]

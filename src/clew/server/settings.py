@@ -18,8 +18,17 @@ from typing import Any, Final
 
 import msgspec
 
+from clew.server.security.settings import AuditSettings, RateSettings, SecuritySettings
+from clew.server.security.tls import TlsSettings
+from clew.server.security.tokens import TokenSettings
+
 ENVIRONMENT_PREFIX: Final = "CLEW_SERVER_"
 PORT_DEFAULT: Final = 7233
+
+_TABLES: Final = frozenset(
+    ("tokens", "certificates", "tls", "audit", "rate_limit", "allowed_hosts", "allowed_origins")
+)  # fmt: skip
+"""Settings that are more than one value: JSON in the environment."""
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -45,6 +54,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         log_level: Of the server's log.
         web: Whether the web view is there.
         metrics: Whether ``/metrics`` is there.
+        api_keys: Whether callers come with API keys.
+        tokens: Issuers whose tokens callers may come with (``[[tokens]]``).
+        certificates: From names in certificates of clients to grants (``[certificates]``).
+        tls: The server's certificate (``[tls]``).
+        audit: Where mutating calls are written down (``[audit]``).
+        rate_limit: How many calls a second each caller may make (``[rate_limit]``).
+        allowed_hosts: Further names by which the server is known; ``*`` for any.
+        allowed_origins: Origins whose pages may call it.
     """
 
     store: str = ""
@@ -60,6 +77,19 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: str = "info"
     web: bool = True
     metrics: bool = True
+    api_keys: bool = False
+    tokens: tuple[TokenSettings, ...] = ()
+    certificates: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict[str, tuple[str, ...]])
+    tls: TlsSettings | None = None
+    audit: AuditSettings | None = None
+    rate_limit: RateSettings | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+    @property
+    def security(self) -> SecuritySettings:
+        """Those about who may do what."""
+        return SecuritySettings(**{name: getattr(self, name) for name in SecuritySettings.__struct_fields__})
 
 
 def load_settings(
@@ -114,9 +144,12 @@ def _checked(source: str, name: str, value: Any) -> Any:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}."
         raise SettingsError(f"There is no setting {name!r}, which {source} gives. {hint}")
+    is_text = isinstance(value, str)
     try:
-        return msgspec.convert(value, known[name], strict=not isinstance(value, str))
-    except msgspec.ValidationError as error:
+        if is_text and name in _TABLES:
+            return msgspec.json.decode(value, type=known[name])
+        return msgspec.convert(value, known[name], strict=not is_text)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise SettingsError(f"The setting {name!r} is {value!r} by {source}: {error}.") from error
 
 

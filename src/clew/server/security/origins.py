@@ -29,6 +29,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _VISITS: Final = frozenset({"GET", "HEAD"})
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""They tell nothing, and are asked by whatever address a balancer or an orchestrator knows."""
+
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _SIMPLE_TYPES: Final = frozenset({b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"})
 """What a form or a script can send to another site without a preflight (Fetch standard, CORS-safelisted)."""
@@ -38,7 +41,9 @@ _CLOSE_POLICY: Final = 1008
 """RFC 6455 §7.4.1."""
 
 
-class _Refusal(NamedTuple):
+class Refusal(NamedTuple):
+    """The answer to a request that is not passed on."""
+
     status: int
     code: str
     message: str
@@ -62,7 +67,7 @@ class HostAndOriginMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
-        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        refusal = self.refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -70,16 +75,19 @@ class HostAndOriginMiddleware:
         else:
             await _refuse_http(send, refusal)
 
-    def _refusal(self, scope: Scope) -> _Refusal | None:
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request or handshake is refused; None when it is not."""
+        if scope.get("path") in _OPEN_PATHS and scope.get("method") in _VISITS:
+            return None
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in (b"host", b"origin") and name in headers:
-                return _Refusal(400, "invalid_argument", f"there are two {name.decode()} headers; expected one")
+                return Refusal(400, "invalid_argument", f"there are two {name.decode()} headers; expected one")
             headers.setdefault(name, value)
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = _without_port(host)
         if "*" not in self._hosts and name not in self._hosts:
-            return _Refusal(
+            return Refusal(
                 421,
                 "unknown_host",
                 f"this server is not known as {name[:200]!r}; call it by one of its names, or add this one to the "
@@ -90,10 +98,10 @@ class HostAndOriginMiddleware:
             return self._origin_refusal(origin.decode("latin-1").lower(), host, scope)
         return _unasked_refusal(scope, headers)
 
-    def _origin_refusal(self, origin: str, host: str, scope: Scope) -> _Refusal | None:
+    def _origin_refusal(self, origin: str, host: str, scope: Scope) -> Refusal | None:
         is_encrypted = scope.get("scheme") in ("https", "wss")
         if origin not in self._origins and not _is_same_place(origin, host, is_encrypted=is_encrypted):
-            return _Refusal(
+            return Refusal(
                 403,
                 "foreign_origin",
                 f"a page of {origin[:200]!r} may not call this server; add it to the setting allowed_origins if it "
@@ -119,18 +127,18 @@ def hosts_for(listen_host: str, *, public_url: str = "", extra: Iterable[str] = 
     return hosts
 
 
-def _unasked_refusal(scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | None:
+def _unasked_refusal(scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
     """What a page of another site could have sent without a word of where it comes from."""
     method = scope.get("method", "GET")
     is_visit = method in _VISITS and headers.get(b"sec-fetch-mode") == b"navigate"
     if headers.get(b"sec-fetch-site") == b"cross-site" and not is_visit:
-        return _Refusal(403, "foreign_origin", "a page of another site may not call this server")
+        return Refusal(403, "foreign_origin", "a page of another site may not call this server")
     if method != "POST" or headers.get(b"authorization", b"")[:7].lower() == b"bearer ":
         return None
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _SIMPLE_TYPES:
         return None
-    return _Refusal(
+    return Refusal(
         415,
         "invalid_argument",
         f"a POST with the content type {kind.decode('latin-1') or '(none)'!r} is refused, since any page could send "
@@ -162,7 +170,7 @@ def _is_same_place(origin: str, host: str, *, is_encrypted: bool) -> bool:
     return (shown, str(port) if port is not None else default) == (asked, host[len(asked) + 1 :] or default)
 
 
-async def _refuse_http(send: Send, refusal: _Refusal) -> None:
+async def _refuse_http(send: Send, refusal: Refusal) -> None:
     status, code, message = refusal
     body = msgspec.json.encode({
         "type": "about:blank", "title": code.replace("_", " "), "status": status, "code": code, "detail": message,
@@ -176,7 +184,7 @@ async def _refuse_http(send: Send, refusal: _Refusal) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: _Refusal) -> None:
+async def _refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
     """Answer the handshake itself where the server can; else close, which it answers with 403."""
     await receive()
     if "websocket.http.response" not in (scope.get("extensions") or {}):
