@@ -5,8 +5,8 @@ Owns: `SimplePlugin`. Never: the hooks themselves (``client`` and ``worker`` hav
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from clew import client, worker
@@ -27,7 +27,7 @@ class SimplePlugin(client.Plugin, worker.Plugin):
         activities: Added to every worker.
         workflows: Added to every worker and replayer.
         workflow_failure_exception_types: Added to every worker and replayer.
-        run_context: Entered around each worker's run, for what its activities need.
+        run_context: Entered around each run of a worker or replayer, for what its code needs.
     """
 
     def __init__(
@@ -89,6 +89,25 @@ class SimplePlugin(client.Plugin, worker.Plugin):
             return
         async with self._run_context():
             await next(worker)
+
+    @asynccontextmanager
+    async def _replay_within(
+        self,
+        context: Callable[[], AbstractAsyncContextManager[Any]],
+        replayer: worker.Replayer,
+        histories: AsyncIterator[client.WorkflowHistory],
+        next: worker.RunReplayer,
+    ) -> AsyncGenerator[AsyncIterator[worker.WorkflowReplayResult], None]:
+        async with context(), next(replayer, histories) as results:
+            yield results
+
+    def run_replayer(
+        self, replayer: worker.Replayer, histories: AsyncIterator[client.WorkflowHistory], next: worker.RunReplayer
+    ) -> AbstractAsyncContextManager[AsyncIterator[worker.WorkflowReplayResult]]:
+        """Run the replayer within the context."""
+        if self._run_context is None:
+            return next(replayer, histories)
+        return self._replay_within(self._run_context, replayer, histories, next)
 
     def _of_workers(self) -> list[worker.Interceptor]:
         return [one for one in self._interceptors if isinstance(one, worker.Interceptor)]

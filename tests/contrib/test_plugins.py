@@ -144,6 +144,54 @@ async def test_the_first_is_outermost_and_those_of_the_client_come_first() -> No
     ]
 
 
+class AroundReplays(worker.Plugin):
+    """Notes what is replayed, and replaces what came of it."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name, self._notes = name, notes
+
+    @contextlib.asynccontextmanager
+    async def run_replayer(
+        self, replayer: Replayer, histories: AsyncIterator[client.WorkflowHistory], next: worker.RunReplayer
+    ) -> AsyncGenerator[AsyncIterator[worker.WorkflowReplayResult]]:
+        async def noted() -> AsyncIterator[client.WorkflowHistory]:
+            async for history in histories:
+                self._notes.append(f"{self._name} sees {history.workflow_id}")
+                yield history
+
+        self._notes.append(f"{self._name} begins")
+        async with next(replayer, noted()) as results:
+            yield results
+        self._notes.append(f"{self._name} ends")
+
+
+async def test_plugins_stand_around_replays() -> None:
+    plugin, notes = bundle(), list[str]()
+    async with await Client.connect("sqlite::memory:", plugins=[plugin]) as made:
+        async with Worker(made, task_queue=QUEUE):
+            handle = await made.start_workflow(UsesPool.run, False, id="w", task_queue=QUEUE)
+            await handle.result()
+        history = await handle.fetch_history()
+    one, two = AroundReplays("one", notes), AroundReplays("two", notes)
+    replayer = Replayer(workflows=[], plugins=[plugin, one, two])
+    assert (await replayer.replay_workflow(history)).replay_failure is None
+    expected = ["one begins", "two begins", "one sees w", "two sees w", "two ends", "one ends"]
+    assert notes == expected
+
+    async def twice() -> AsyncIterator[client.WorkflowHistory]:
+        yield history
+        yield history
+
+    notes.clear()
+    async with replayer.workflow_replay_iterator(twice()) as results:
+        seen = []
+        async for result in results:
+            seen.append((result.replay_failure, list(pool)))
+    assert seen == [(None, ["open"])] * 2, "the context of the simple plugin is open meanwhile"
+    assert notes == [*expected[:4], *expected[2:]]
+    assert pool == []
+
+
 async def test_an_error_around_a_run_ends_the_worker() -> None:
     @contextlib.asynccontextmanager
     async def broken() -> AsyncIterator[Any]:

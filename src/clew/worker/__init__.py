@@ -8,7 +8,7 @@ from clew.worker._activity_interceptor import (
     ExecuteActivityInput,
 )
 from clew.worker._interceptor import Interceptor, WorkflowInterceptorClassInput
-from clew.worker._plugin import Plugin, ReplayerConfig, WorkerConfig
+from clew.worker._plugin import Plugin, ReplayerConfig, RunReplayer, WorkerConfig
 from clew.worker._rebuilding import RebuiltRun, TaskStack
 from clew.worker._replayer import Replayer, WorkflowReplayResult, WorkflowReplayResults
 from clew.worker._settings import WorkerDeploymentConfig
@@ -44,6 +44,7 @@ __all__ = [
     "RebuiltRun",
     "Replayer",
     "ReplayerConfig",
+    "RunReplayer",
     "SharedStateManager",
     "SignalChildWorkflowInput",
     "SignalExternalWorkflowInput",

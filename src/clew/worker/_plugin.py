@@ -7,16 +7,25 @@ a simple one).
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from clew.converter import DataConverter
+from clew.model.history import WorkflowHistory
 from clew.worker._interceptor import Interceptor
 from clew.worker._settings import ClientLike, WorkerDeploymentConfig
 
 if TYPE_CHECKING:
+    from clew.worker._replayer import Replayer, WorkflowReplayResult
     from clew.worker._worker import Worker
+
+RunReplayer: TypeAlias = (
+    "Callable[[Replayer, AsyncIterator[WorkflowHistory]],"
+    " AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]]"
+)
+"""The run of a replayer, or of what is left of it within a plugin."""
 
 
 class WorkerConfig(TypedDict):
@@ -77,6 +86,29 @@ class Plugin:
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """Change what the replayer is made with."""
         return config
+
+    def run_replayer(
+        self, replayer: Replayer, histories: AsyncIterator[WorkflowHistory], next: RunReplayer
+    ) -> AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]:
+        """Run the replayer: give a context manager around the results.
+
+        Args:
+            replayer: Which.
+            histories: What it is to replay; one, for `Replayer.replay_workflow`.
+            next: The rest of the chain; call it to go on.
+        """
+        return next(replayer, histories)
+
+
+def replay_through(plugins: Sequence[Plugin], run: RunReplayer) -> RunReplayer:
+    """Give `run` with the plugins around it."""
+
+    def around(plugin: Plugin, next: RunReplayer) -> RunReplayer:
+        return lambda replayer, histories: plugin.run_replayer(replayer, histories, next)
+
+    for plugin in reversed(plugins):
+        run = around(plugin, run)
+    return run
 
 
 def merge_plugins(client: ClientLike, own: Sequence[Plugin]) -> list[Plugin]:

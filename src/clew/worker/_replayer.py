@@ -26,7 +26,7 @@ from clew.worker import _settings as settings
 from clew.worker._codecs import rewrite
 from clew.worker._interceptor import Interceptor
 from clew.worker._machines import UnknownWorkflowError, interceptor_classes
-from clew.worker._plugin import Plugin, ReplayerConfig
+from clew.worker._plugin import Plugin, ReplayerConfig, replay_through
 from clew.worker._rebuilding import RebuiltRun, rebuild
 from clew.worker._replay_pool import replay_in_processes
 
@@ -103,7 +103,8 @@ class Replayer:
             "interceptors": interceptors,
             "workflow_failure_exception_types": workflow_failure_exception_types,
         }
-        for plugin in plugins:
+        self._plugins = tuple(plugins)
+        for plugin in self._plugins:
             config = plugin.configure_replayer(config)
         workflows, namespace, data_converter = config["workflows"], config["namespace"], config["data_converter"]
         interceptors = config["interceptors"]
@@ -149,15 +150,23 @@ class Replayer:
             UnknownWorkflowError: There is no workflow of the history's type.
             Exception: What the code raised that is no failure of the run.
         """
-        failure: Exception | None = None
+        if not self._plugins:
+            result = await self._replay_one(history, is_whole)
+        else:
+            run = replay_through(self._plugins, lambda replayer, some: replayer._results(some, is_whole, 0))
+            async with run(self, _only(history)) as results:
+                (result,) = [result async for result in results]
+        if raise_on_replay_failure and result.replay_failure is not None:
+            raise result.replay_failure
+        return result
+
+    async def _replay_one(self, history: WorkflowHistory, is_whole: bool) -> WorkflowReplayResult:
         try:
             decoded = await self._decode(history)
             await asyncio.to_thread(self._replay, decoded, is_whole)
-        except Exception as error:
-            if raise_on_replay_failure:
-                raise
-            failure = error
-        return WorkflowReplayResult(history, failure)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what came of this history
+            return WorkflowReplayResult(history, error)
+        return WorkflowReplayResult(history, None)
 
     async def replay_workflows(
         self,
@@ -210,8 +219,17 @@ class Replayer:
             histories: The histories; so many are read ahead as keep the processes busy.
             is_whole: See `replay_workflow`.
         """
-        if self._processes:
-            iterator = replay_in_processes(Replayer, self._arguments, histories, self._processes, is_whole)
+        processes = self._processes
+        run = replay_through(self._plugins, lambda replayer, some: replayer._results(some, is_whole, processes))
+        async with run(self, histories) as results:
+            yield results
+
+    @asynccontextmanager
+    async def _results(
+        self, histories: AsyncIterator[WorkflowHistory], is_whole: bool, processes: int
+    ) -> AsyncGenerator[AsyncIterator[WorkflowReplayResult], None]:
+        if processes:
+            iterator = replay_in_processes(Replayer, self._arguments, histories, processes, is_whole)
         else:
             iterator = self._replay_here(histories, is_whole)
         try:
@@ -223,7 +241,7 @@ class Replayer:
         self, histories: AsyncIterator[WorkflowHistory], is_whole: bool
     ) -> AsyncGenerator[tuple[WorkflowHistory, Exception | None], None]:
         async for history in histories:
-            result = await self.replay_workflow(history, raise_on_replay_failure=False, is_whole=is_whole)
+            result = await self._replay_one(history, is_whole)
             yield history, result.replay_failure
 
     def _replay(self, history: WorkflowHistory, is_whole: bool) -> None:
@@ -265,6 +283,10 @@ class Replayer:
         return WorkflowHistory(
             history.workflow_id, [rewrite(event, lambda _: next(decoded)) for event in history.events]
         )
+
+
+async def _only(history: WorkflowHistory) -> AsyncGenerator[WorkflowHistory, None]:
+    yield history
 
 
 def _into(found: list[Payloads]) -> Callable[[Payloads], Payloads]:
