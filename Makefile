@@ -49,6 +49,10 @@ bench-stages: $(VENV)/.stamp-dev ## Show where the time of a transition goes, by
 bench-opcodes: $(VENV)/.stamp-dev ## Count the bytecodes of the hot paths (ARGS=--record to record them)
 	$(PY) -m benchmarks.opcodes $(ARGS)
 
+.PHONY: bench-fleet
+bench-fleet: $(VENV)/.stamp-dev ## Measure how much more nodes on one PostgreSQL database do than one
+	$(PY) -m benchmarks.fleet $(ARGS)
+
 # --- check ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test

@@ -251,7 +251,7 @@ class Fleet(Peers):
 
     def on_run_rerouted(self, entry: RunEntry) -> None:
         """Tasks of this run may go to another worker version."""
-        self._send(ALL_NODES, RunRerouted(entry.state.namespace, entry.shard, entry.run_key))
+        self.tell(ALL_NODES, RunRerouted(entry.state.namespace, entry.shard, entry.run_key))
 
     def on_rows_queued(self, rows: Iterable[TaskRow]) -> None:
         """Rows wait for a worker: say so, if another node has one on the queue."""
@@ -259,18 +259,18 @@ class Fleet(Peers):
         for namespace, task_queue in {(row.namespace, row.task_queue) for row in rows}:
             self._queued_at[namespace, task_queue] = now
             if self.workers(namespace, task_queue):
-                self._send(ALL_NODES, QueueHasTasks(namespace, task_queue))
+                self.tell(ALL_NODES, QueueHasTasks(namespace, task_queue))
         if len(self._queued_at) > QUEUES_REMEMBERED_MAX:
             self._queued_at.clear()
 
     def on_set_aside(self, row: TaskRow) -> None:
         """No worker here can have this task: offer it to nodes that have workers on the queue."""
         if self.nodes.live and self.workers(row.namespace, row.task_queue):
-            self._send(ALL_NODES, RowToShare(row))
+            self.tell(ALL_NODES, RowToShare(row))
 
     def on_sticky(self, entry: RunEntry, session_id: str) -> None:
         """A task waits for a session of another node."""
-        self._send(node_of(session_id), StickyTask(entry.shard, entry.run_key))
+        self.tell(node_of(session_id), StickyTask(entry.shard, entry.run_key))
 
     def on_cancel_wanted(self, session_id: str, token: TaskToken, reason: ActivityCancelReason) -> None:
         """An attempt at another node should stop."""
@@ -309,7 +309,7 @@ class Fleet(Peers):
             if not await self._store.post_mail(node_id, body):
                 self.nodes.look_soon()
                 raise _unanswered("the node whose worker has the run has just gone")
-            self._send(node_id, MailWaits())
+            self.tell(node_id, MailWaits())
             return await asyncio.wait_for(future, ANSWER_SECONDS)
         except TimeoutError:
             raise _unanswered(f"the node whose worker has the run did not answer within {ANSWER_SECONDS:g} s") from None
@@ -334,13 +334,14 @@ class Fleet(Peers):
     async def _post(self, node_id: str, mail: Mail) -> None:
         try:
             if await self._store.post_mail(node_id, encode_mail(mail)):
-                self._send(node_id, MailWaits())
+                self.tell(node_id, MailWaits())
         except StoreError as error:
             logger.warning("fleet.mail_failed node=%s kind=%s error=%s", node_id, type(mail).__name__, error)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _send(self, channel: str, hint: Hint) -> None:
+    def tell(self, channel: str, hint: Hint) -> None:
+        """Send a hint, if there is another node."""
         if self.nodes.live:
             self.hints.send(channel, hint)
 

@@ -97,7 +97,8 @@ class Reactions:
         self.watches = Watches(
             store,
             cache,
-            send=fleet.hints.send,
+            send=fleet.tell,
+            has_others=lambda: bool(fleet.nodes.live),
             is_waited=self._is_waited,
             on_stale=on_stale,
             on_elsewhere=lambda run_key: waiters.wake(run_key, is_closed=True),

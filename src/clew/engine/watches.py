@@ -48,7 +48,8 @@ class Watches:
     Args:
         store: Where versions are read.
         cache: The runs in memory.
-        send: Sends a hint to a node or to all.
+        send: Sends a hint to a node or to all, if there is another.
+        has_others: Whether another node lives.
         is_waited: Whether somebody here still waits on the run with this key.
         on_stale: What is in memory of this run is behind the store.
         on_elsewhere: The run is not in memory: those who wait for it here should look again.
@@ -60,6 +61,7 @@ class Watches:
         cache: RunCache,
         *,
         send: Callable[[str, Hint], None],
+        has_others: Callable[[], bool],
         is_waited: Callable[[int], bool],
         on_stale: Callable[[RunEntry], None],
         on_elsewhere: Callable[[int], None],
@@ -67,6 +69,8 @@ class Watches:
         self._store = store
         self._cache = cache
         self._send = send
+        self._has_others = has_others
+        self._had_others = False
         self._is_waited = is_waited
         self._on_stale = on_stale
         self._on_elsewhere = on_elsewhere
@@ -107,7 +111,11 @@ class Watches:
         ]
         for run_key in again:
             self._announce(run_key)
-        await self._check(list(self._ours))
+        has_others = self._has_others()
+        if has_others or self._had_others:
+            # Once more after the last has gone: it may have changed something before.
+            await self._check(list(self._ours))
+        self._had_others = has_others
 
     def tell_all_again(self) -> None:
         """There is a new node, which knows of nothing."""
@@ -144,7 +152,7 @@ class Watches:
 
     def _confirm(self, run_keys: list[int]) -> None:
         waited = [run_key for run_key in run_keys if run_key in self._ours and self._is_waited(run_key)]
-        if waited:
+        if waited and self._has_others():
             self._background.spawn(self._check_quietly(waited))
 
     async def _check_quietly(self, run_keys: list[int]) -> None:
