@@ -29,14 +29,17 @@ ACTIVITIES: Final = 3
 
 async def work(dsn: str, name: str) -> None:
     """Be one node: connect, say so, wait for the word, run everything, say how long it took."""
-    async with await Client.connect(dsn) as client, Worker(
-        client,
-        task_queue=f"bench-{name}" if os.environ.get("CLEW_BENCH_APART") else "bench",
-        workflows=ALL,
-        activities=[no_op],
-        max_concurrent_activities=IN_FLIGHT,
-        max_concurrent_workflow_tasks=IN_FLIGHT,
-    ) as worker:
+    async with (
+        await Client.connect(dsn) as client,
+        Worker(
+            client,
+            task_queue=f"bench-{name}" if os.environ.get("CLEW_BENCH_APART") else "bench",
+            workflows=ALL,
+            activities=[no_op],
+            max_concurrent_activities=IN_FLIGHT,
+            max_concurrent_workflow_tasks=IN_FLIGHT,
+        ) as worker,
+    ):
         queue = worker.task_queue
         await client.execute_workflow(Sequence.run, ACTIVITIES, id=f"{name}-first", task_queue=queue)
         print("ready", flush=True)

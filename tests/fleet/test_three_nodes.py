@@ -316,3 +316,14 @@ async def test_what_follows_a_change_that_lost_its_guard_overwrites_nothing(shop
     await soon(asyncio.gather(second, third))
     names = [event.signal_name for event in await shop.history() if type(event).__name__ == "WorkflowExecutionSignaled"]
     assert sorted(names) == ["first", "second", "third"]
+
+
+async def test_a_close_that_this_node_has_missed_is_noticed_by_who_waits(shop: FleetShop) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    await c.engine._locator.find("default", "w1")
+    await signal(a)
+    await worker.complete(await worker.workflow_task(), CompleteWorkflowExecution())
+    assert c.engine._cache.get_open("default", "w1") is not None, "it believes the run to be open"
+    closing = await soon(result_of(c))
+    assert [type(event).__name__ for event in closing.events] == ["WorkflowExecutionCompleted"]

@@ -63,7 +63,7 @@ class CloseWaits:
 
     def wait(self, request: GetHistoryRequest) -> CloseWait | None:
         """Answer when the run closes or the long poll is over; None when the general way has to look."""
-        if not (request.close_event_only and request.wait_new_event and self._peers.is_alone):
+        if not (request.close_event_only and request.wait_new_event):
             return None
         entry = self._cache.get_open(request.namespace, request.workflow_id)
         if entry is None or (request.run_id and request.run_id != entry.state.run_id):
@@ -71,6 +71,8 @@ class CloseWaits:
         wait = CloseWait(self, entry, request, self._loop.time() + LONG_POLL_SECONDS)
         self._waiting[wait] = None
         self._waiters.call_on_close(entry.run_key, wait.look)
+        # Another node may have closed the run already; whoever watches over waits finds out before long.
+        self._peers.on_waiting(entry, close_only=True)
         if self._timer is None:
             self._timer = self._loop.call_at(wait.ends_at, self._end_overdue)
         return wait

@@ -70,7 +70,7 @@ class HistoryWaiters:
 
     def is_waited(self, run_key: int) -> bool:
         """Whether anybody waits on the run."""
-        return run_key in self._any or run_key in self._close
+        return run_key in self._any or run_key in self._close or run_key in self._calls
 
     def call_on_close(self, run_key: int, callback: Callable[[], None]) -> None:
         """Call back once, when the run closes or it has to be looked whether it did."""
