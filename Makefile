@@ -81,6 +81,14 @@ test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, s
 fleet-soak: $(VENV)/.stamp-dev ## Kill, pause and stop nodes of a fleet on PostgreSQL for minutes while runs go on
 	CLEW_TEST_LONG=1 $(PY) -m pytest tests/fleet/test_processes.py $(ARGS)
 
+.PHONY: planted-faults
+planted-faults: $(VENV)/.stamp-dev ## Plant faults in the engine, see which check catches each, and write the page
+	PYTHONHASHSEED=0 $(PY) -m tests.simulation.hunt $(ARGS)
+
+.PHONY: crash-soak
+crash-soak: $(VENV)/.stamp-dev ## Kill programs at hundreds of file operations, and cut the power at thousands of moments
+	CLEW_KILLS=300 CLEW_POWER_LOSS_MOMENTS=3000 $(PY) -m pytest tests/crash $(ARGS)
+
 PYTHONS ?= python3.12 python3.13
 .PHONY: test-pythons
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")

@@ -1,0 +1,339 @@
+"""Faults planted into the engine on purpose: a check that catches none of them is not a check.
+
+Owns: `FAULTS`, each a small change of one function, and `planted`, which makes it and takes it back. Never: decides
+what catches a fault (``hunt`` finds that out).
+
+How it works: a fault names a function and a piece of its source with what stands in its place. The function is compiled
+anew and lends its code to the old one, so that everybody who holds that meets the fault. When the engine's source has
+changed and the piece is not there any more, that is an error that names the fault: adapt its text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Generator
+from types import FunctionType
+from typing import Any, NamedTuple
+
+
+class Fault(NamedTuple):
+    """One fault.
+
+    Args:
+        name: For people and for the table.
+        what: What a programmer might have got wrong, in one clause.
+        target: ``module:function`` or ``module:Class.method``.
+        old: A piece of its source, met exactly once.
+        new: What stands there instead.
+    """
+
+    name: str
+    what: str
+    target: str
+    old: str
+    new: str
+
+
+FAULTS: tuple[Fault, ...] = (
+    # --- the store
+    Fault(
+        "no-version-guard",
+        "an update of a run is written whatever version it was decided on",
+        "tests.simulation.model_store:ModelStore._commit_unit",
+        "run.row.version != write.expected_version",
+        "False",
+    ),
+    Fault(
+        "no-latest-run-guard",
+        "a new run is inserted beside an open one",
+        "tests.simulation.model_store:ModelStore._may_insert",
+        "latest != write.expected_latest_run_key",
+        "False and latest",
+    ),
+    Fault(
+        "group-loses-its-last-unit",
+        "a group commit says that all is done, and leaves out the last unit",
+        "clew.storage.sqlite.commit:GroupCommitter._commit_all",
+        "for unit in units)",
+        "for unit in (units[:-1] or units))",
+    ),
+    Fault(
+        "later-batches-lost",
+        "of several batches of one run only the first is written",
+        "clew.storage.sqlite.commit:GroupCommitter._collect",
+        "if len(batches) > 1:",
+        "if len(batches) > 99:",
+    ),
+    # --- the pipeline and the funnel
+    Fault(
+        "failure-taken-for-success",
+        "a commit that the store refused counts as committed",
+        "clew.engine.pipeline:CommitPipeline._settle",
+        "outcomes = [error] * len(heads)",
+        "outcomes = [CommitStatus.COMMITTED] * len(heads)",
+    ),
+    Fault(
+        "answer-before-commit",
+        "a caller is answered when the decision is taken, not when it is durable",
+        "clew.engine.funnel:Funnel.submit",
+        "if transition.events:",
+        "if operation is not None and operation.reply is None:\n    operation.answer(None)\nif transition.events:",
+    ),
+    Fault(
+        "refusal-before-commit",
+        "a refusal is told although the state it rests on may be lost",
+        "clew.engine.funnel:Funnel._after_current",
+        "self._pipeline.after_current(entry, settled)",
+        "tell()",
+    ),
+    Fault(
+        "failed-state-kept",
+        "the state in memory is kept although its commit failed",
+        "clew.engine.runs:RunCache.discard",
+        "entry.is_discarded = True",
+        "return",
+    ),
+    Fault(
+        "close-and-successor-apart",
+        "a run's close and the run that follows are written one after the other",
+        "clew.engine.pipeline:CommitPipeline.submit_together",
+        "if heads[0] is not None and heads[1] is not None:",
+        "if False:",
+    ),
+    Fault(
+        "state-changed-without-event",
+        "a decision changes the state beside its events",
+        "clew.core.messages:record_signal",
+        "step.record(",
+        "step.state.signal_count += 1\nstep.record(",
+    ),
+    # --- history
+    Fault(
+        "buffered-event-lost",
+        "of the events that came during a workflow task the last is dropped",
+        "clew.core.step:Step.flush",
+        "for event in buffered:",
+        "for event in buffered[:-1] or buffered:",
+    ),
+    Fault(
+        "event-id-used-again",
+        "a signal takes the id of the event before it",
+        "clew.core.messages:record_signal",
+        "event_id=step.outside_event_id",
+        "event_id=max(step.outside_event_id - 1, 0)",
+    ),
+    # --- leases
+    Fault(
+        "any-attempt-may-report",
+        "a report on an activity counts whatever attempt it is of",
+        "clew.core.activities:_find",
+        "not (activity.lease_id == token.lease_id and activity.attempt == token.attempt)",
+        "False",
+    ),
+    Fault(
+        "any-worker-may-answer",
+        "a workflow task may be answered by a worker that lost it",
+        "clew.core.workflow_tasks:held_task",
+        "or task.lease_id != token.lease_id",
+        "",
+    ),
+    Fault(
+        "one-attempt-too-many",
+        "an activity that may run once is tried again",
+        "clew.core.retry:decide_retry",
+        "attempt >= policy.maximum_attempts",
+        "attempt > policy.maximum_attempts",
+    ),
+    # --- idempotency
+    Fault(
+        "key-forgets-the-activity",
+        "the idempotency key does not depend on the activity",
+        "clew.core.idempotency:idempotency_key",
+        "activity_id.encode()",
+        'b"activity"',
+    ),
+    Fault(
+        "start-repeated",
+        "the repeat of a start is not recognised",
+        "clew.core.start:decide_id_policy",
+        "request.request_id == existing.start_request_id",
+        "False",
+    ),
+    Fault(
+        "signal-repeated",
+        "the repeat of a signal is not recognised",
+        "clew.core.messages:decide_signal",
+        "_has_signal(state, request.request_id)",
+        "False",
+    ),
+    Fault(
+        "update-repeated",
+        "the repeat of an update is not recognised",
+        "clew.core.updates:decide_admit_update",
+        "if known is not None:",
+        "if False:",
+    ),
+    Fault(
+        "chain-forgets-signals",
+        "a run that continues does not know the signals of the run before it",
+        "clew.core.chain:_earlier_request_ids",
+        "[*earlier, *old.recent_request_ids]",
+        "[]",
+    ),
+    Fault(
+        "chain-forgets-starts",
+        "a run that continues does not know the start of its chain",
+        "clew.core.chain:_begin_next",
+        "known[-step.limits.request_ids_kept :]",
+        "[]",
+    ),
+    # --- timers
+    Fault(
+        "timer-early",
+        "what is due within half a second counts as due",
+        "clew.core.due:decide_due",
+        "take_due(now, state.deadline_of)",
+        'take_due(now + __import__("datetime").timedelta(seconds=0.5), state.deadline_of)',
+    ),
+    Fault(
+        "timers-forgotten-on-restart",
+        "deadlines that are stored are not looked for",
+        "clew.engine.attention:Attention._scan",
+        "rows = await",
+        "rows = [] and await",
+    ),
+    Fault(
+        "timer-not-removed",
+        "a timer that has fired stays pending",
+        "clew.core.evolve:_timer_closed",
+        "del state.timers[event.started_event_id]",
+        "pass",
+    ),
+    # --- messages between runs
+    Fault(
+        "message-dropped",
+        "a signal to another run is not written down",
+        "clew.engine.outbox_rows:outbox_rows",
+        "if type(effect) in OUTBOX_EFFECTS",
+        'if type(effect) in OUTBOX_EFFECTS and type(effect).__name__ != "SignalExternal"',
+    ),
+    Fault(
+        "parent-not-told",
+        "the end of a child is not written down for its parent",
+        "clew.engine.outbox_rows:outbox_rows",
+        "if type(effect) in OUTBOX_EFFECTS",
+        'if type(effect) in OUTBOX_EFFECTS and type(effect).__name__ != "NotifyParent"',
+    ),
+    Fault(
+        "message-never-removed",
+        "a message that was delivered stays",
+        "clew.engine.outbox:Outbox._record",
+        "await self._apply(sender, decide, row.message_id)",
+        "await self._apply(sender, decide, None)",
+    ),
+    Fault(
+        "message-removed-first",
+        "a message is removed before it is delivered",
+        "clew.engine.outbox:Outbox._deliver_once",
+        "effect = decode_outbox(row.body)",
+        "effect = decode_outbox(row.body)\nawait self._remove(row)",
+    ),
+    Fault(
+        "child-never-released",
+        "a child's first task waits for ever",
+        "clew.core.start:decide_release_first_task",
+        "state.is_first_task_held = False",
+        "return Transition()",
+    ),
+    # --- tasks
+    Fault(
+        "row-lost-with-its-claim",
+        "the row of a task is removed when it is claimed, not when it is started",
+        "clew.engine.claims:Claims.start",
+        "want = self._want(entry, row)",
+        "await self._store.delete_tasks([row.task_id])\nwant = self._want(entry, row)",
+    ),
+    Fault(
+        "no-task-for-news",
+        "what came while a workflow task was out makes no new one",
+        "clew.core.workflow_tasks:decide_complete_workflow_task",
+        "if step.flush() or",
+        "if (step.flush() and False) or",
+    ),
+    Fault(
+        "partial-history-short",
+        "a worker that has the run cached gets one event too few",
+        "clew.engine.offers:_first_event_id",
+        "offer.started.previous_started_event_id + 1",
+        "offer.started.previous_started_event_id + 2",
+    ),
+    Fault(
+        "lost-worker-keeps-its-task",
+        "what a worker held is not released when it is gone, nor times out",
+        "clew.core.due:_task_due",
+        "time_out_task(step)",
+        "pass",
+    ),
+    # --- the worker's half
+    Fault(
+        "signals-after-the-end",
+        "run does not stand back for signals that came with its task",
+        "clew.replay.machine:WorkflowMachine._apply_messages",
+        "self._holds_main = hold_through > 0",
+        "self._holds_main = False",
+    ),
+    Fault(
+        "recorded-step-runs-again",
+        "a local step whose marker is there is run again",
+        "clew.replay.machine:WorkflowMachine._feed",
+        "if isinstance(event, e.MarkerRecorded):",
+        "if False:",
+    ),
+    Fault(
+        "stale-read",
+        "a query is answered from what the run was like when the worker first saw it",
+        "clew.engine.queries:QueryDesk.ask",
+        "return QueryWorkflowResponse(result=result.result)",
+        "seen = self.__dict__.setdefault('_seen', {})\n"
+        "kept = seen.setdefault((entry.run_key, request.query_type), result.result)\n"
+        "return QueryWorkflowResponse(result=kept)",
+    ),
+)
+
+
+@contextlib.contextmanager
+def planted(fault: Fault) -> Generator[None]:
+    """The engine with this fault."""
+    function, module = _find(fault.target)
+    source = textwrap.dedent(inspect.getsource(function))
+    count = source.count(fault.old)
+    assert count == 1, (
+        f"{fault.name}: {fault.old!r} is met {count} times in {fault.target}; adapt the fault to its source"
+    )
+    line = source[: source.index(fault.old)].rpartition("\n")[2]
+    indent = line[: len(line) - len(line.lstrip())]
+    space: dict[str, Any] = dict(vars(module))
+    exec(compile(source.replace(fault.old, fault.new.replace("\n", f"\n{indent}")), fault.target, "exec"), space)
+    changed = space[function.__name__]
+    assert isinstance(changed, FunctionType), f"{fault.target} is not a plain function"
+    kept = function.__code__
+    function.__code__ = changed.__code__
+    try:
+        yield
+    finally:
+        function.__code__ = kept
+
+
+def _find(target: str) -> tuple[FunctionType, Any]:
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    found: Any = module
+    for name in path.split("."):
+        found = inspect.getattr_static(found, name)
+    if isinstance(found, staticmethod):
+        found = found.__func__
+    assert isinstance(found, FunctionType), f"{target} is not a plain function"
+    return found, module
