@@ -192,6 +192,8 @@ def check_activities(world: World) -> None:
         for event in run.events:
             if isinstance(event, e.ActivityTaskStarted):
                 starts[event.scheduled_event_id] += 1
+                taken = world.outside.taken.get((run.run_id, event.scheduled_event_id), event.attempt)
+                _require(taken == event.attempt, "law 6", f"{run.workflow_id}: taken from attempt {taken}: {event}")
             if isinstance(event, ACTIVITY_ENDS):
                 ends[event.scheduled_event_id] += 1
                 if isinstance(event, e.ActivityTaskCompleted):

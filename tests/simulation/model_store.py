@@ -20,6 +20,7 @@ import msgspec
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import (
     ApiKeyRow,
+    Backlog,
     CommitStatus,
     DeploymentRow,
     DueRun,
@@ -99,14 +100,32 @@ class ModelStore:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
+        for unit in units:
+            for write in unit:
+                problem = self._problem(write)
+                if problem:
+                    failed: asyncio.Future[list[CommitStatus]] = asyncio.get_running_loop().create_future()
+                    failed.set_exception(StoreError(f"run {write.run_id}: {problem}; nothing was done"))
+                    return failed
         return self._done([self._commit_unit(unit) for unit in units])
+
+    def _problem(self, write: RunWrite) -> str:
+        """What is wrong with a write, whatever is stored; empty when nothing is."""
+        run = self._data.runs.get(write.run_key)
+        last = run.batches[-1].last_event_id if run is not None and run.batches else 0
+        is_current = run is not None and run.row.version == write.expected_version
+        if is_current and any(batch.first_event_id <= last for batch in write.batches):
+            return "history is not written over"
+        if write.attention_at is not None and write.attention_at.tzinfo is None:
+            return "an instant is not aware"
+        return "" if isinstance(write.state, bytes) else "the state is no bytes"
 
     def _commit_unit(self, unit: tuple[RunWrite, ...]) -> CommitStatus:
         closing = {write.run_key for write in unit if write.expected_version and not write.status.is_open}
         for write in unit:
             if write.expected_version:
                 run = self._data.runs.get(write.run_key)
-                if run is None or run.row.version != write.expected_version:
+                if run is None or run.row.shard != write.shard or run.row.version != write.expected_version:
                     return CommitStatus.VERSION_CONFLICT
             elif not self._may_insert(write, closing):
                 return CommitStatus.LATEST_RUN_CONFLICT
@@ -247,6 +266,20 @@ class ModelStore:
     def count_tasks(self, namespace: str, task_queue: str, kind: TaskKind) -> asyncio.Future[int]:
         wanted = (namespace, task_queue, kind)
         return self._done(sum((t.namespace, t.task_queue, t.kind) == wanted for t in self._data.tasks.values()))
+
+    def list_backlogs(self) -> asyncio.Future[list[Backlog]]:
+        queues: dict[tuple[str, str, TaskKind], list[TaskRow]] = {}
+        for task in self._data.tasks.values():
+            queues.setdefault((task.namespace, task.task_queue, task.kind), []).append(task)
+        return self._done(
+            [
+                Backlog(
+                    namespace=key[0], task_queue=key[1], kind=key[2], count=len(queues[key]),
+                    oldest=min(queues[key], key=lambda task: task.task_id),
+                )
+                for key in sorted(queues)
+            ]
+        )  # fmt: skip
 
     def read_outbox(
         self, shards: Sequence[int] | None, after_message_id: int, limit: int

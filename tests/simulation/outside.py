@@ -25,7 +25,8 @@ class Outside:
         self.inputs: dict[str, dict[str, Any]] = {}
         self.owners: dict[str, tuple[str, str]] = {}
         self.keys: dict[tuple[str, str, str], set[str]] = {}
-        self.verdicts: Counter[str] = Counter()
+        self.taken: dict[tuple[str, int], int] = {}
+        """By run id and scheduled event: the attempt whose completion the engine said it had taken."""
         self.complaints: list[str] = []
 
     def note_begin(self, task: ActivityTask, key: str, values: dict[str, Any]) -> None:
@@ -38,8 +39,9 @@ class Outside:
         self.keys.setdefault((task.token.run_id, *owner), set()).add(key)
 
     def note_verdict(self, task: ActivityTask, error: BaseException | None) -> None:
-        """The engine took, or refused, the outcome of an attempt."""
-        self.verdicts["taken" if error is None else "refused"] += 1
+        """The engine took, or refused, the completion of an attempt."""
+        if error is None:
+            self.taken[task.token.run_id, task.token.scheduled_event_id] = task.attempt
 
     def move(self, key: str, account: str, change: int) -> int:
         """Change a balance, once a key."""

@@ -195,7 +195,7 @@ class SimWorker:
             getattr(self.wire, call),
             report,
             task.activity_id,
-            lambda error: self._outside.note_verdict(task, error),
+            lambda error: self._outside.note_verdict(task, error) if call == "complete_activity" else None,
             give_up_after=REPORT_SECONDS_MAX,
         ).send()
         if session is not None:

@@ -117,6 +117,7 @@ class IdBlocks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._version = 0
         self._run_next: int = 0
         self._run_end: int = 0
         self._run_spare = 0
@@ -160,10 +161,14 @@ class IdBlocks:
         self._task_next += 1
         return task_id
 
-    @staticmethod
-    def version_after(version: int) -> int:
-        """The next version: nobody else changes a run."""
-        return version + 1
+    def version_after(self, version: int) -> int:
+        """The next version, which this node gives to no other write.
+
+        Counting alone would not do: when the answer to a commit is lost while the next one of its run is on its way,
+        the run is read in between, and what is then decided on it expects the version that the other write gets.
+        """
+        self._version = max(self._version, version) + 1
+        return self._version
 
     async def _refill_runs(self) -> None:
         self._run_spare = await self._reserve(self._store.reserve_run_keys)
