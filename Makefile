@@ -85,6 +85,10 @@ fleet-soak: $(VENV)/.stamp-dev ## Kill, pause and stop nodes of a fleet on Postg
 planted-faults: $(VENV)/.stamp-dev ## Plant faults in the engine, see which check catches each, and write the page
 	PYTHONHASHSEED=0 $(PY) -m tests.simulation.hunt $(ARGS)
 
+.PHONY: soak
+soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and the store's size are watched (ARGS="--seconds …")
+	$(PY) -m tests.soak $(ARGS)
+
 .PHONY: crash-soak
 crash-soak: $(VENV)/.stamp-dev ## Kill programs at hundreds of file operations, and cut the power at thousands of moments
 	CLEW_KILLS=300 CLEW_POWER_LOSS_MOMENTS=3000 $(PY) -m pytest tests/crash $(ARGS)

@@ -10,16 +10,23 @@ How it works: seed after seed is simulated with the fault in place, until a law 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.simulation.loop import Spin
 from tests.simulation.plan import make_plan
 from tests.simulation.planted import FAULTS, Fault, planted
 from tests.simulation.simulate import simulate
 
 SEEDS_MAX = 200
+SIMULATION_SECONDS_MAX = 60
+"""Real seconds for one simulation; they take less than one."""
+
 CAUGHT = Path(__file__).parent / "planted.json"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
 
@@ -46,12 +53,28 @@ def hunt(fault: Fault, *, first: int = 0, seeds_max: int = SEEDS_MAX) -> Catch |
     """The first seed that shows the fault, if one does."""
     for seed in range(first, first + seeds_max):
         plan = make_plan(seed)
-        with planted(fault):
+        with planted(fault), _bounded():
             outcome = simulate(plan)
         if outcome.error:
             assert not simulate(plan).error, f"seed {seed} fails without a fault"
             return Catch(seed, outcome.error)
     return None
+
+
+@contextlib.contextmanager
+def _bounded() -> Generator[None]:
+    """A fault may make one single call go on for ever: then that is what was found."""
+
+    def on_alarm(number: int, frame: object) -> None:
+        raise Spin(f"a call goes on for {SIMULATION_SECONDS_MAX} s")
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.alarm(SIMULATION_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def main() -> int:
@@ -78,6 +101,8 @@ def main() -> int:
 def said(text: str) -> str:
     """The kind of what was found, without the particulars of the seed."""
     kind, _, rest = text.partition(": ")
+    if kind == "Spin":
+        return "something goes on for ever"
     if kind == "NotClosed":
         return "something stays open for ever"
     if kind == "LawBroken" and rest.startswith("an error"):

@@ -1,0 +1,1 @@
+"""The soak: mixed load for an hour, with kills every few seconds."""
