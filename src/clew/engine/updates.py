@@ -233,7 +233,7 @@ class UpdateDesk:
             if admission.completed_event_id:
                 return await self._completed(entry, admission)
             if admission.accepted_event_id and not entry.state.is_open:
-                return self._response(entry, update_id, UpdateStage.COMPLETED, abandoned_outcome(update_id))
+                return await self._after_close(entry, update_id)
             if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
                 return self._response(entry, update_id, UpdateStage.ACCEPTED)
             left = deadline - self._loop.time()
@@ -257,6 +257,20 @@ class UpdateDesk:
             waiter = self.register(entry, update_id)
             admission = known_update(entry, update_id) or admission
 
+    async def _after_close(self, entry: RunEntry, update_id: str) -> UpdateResponse:
+        """The outcome of an update that a run had accepted which has closed: by the run as it is stored.
+
+        What the caller knows of the update may be older than the close, which may not be durable yet.
+        """
+        state = entry.state
+        entry = await self._find_durable(state.namespace, state.workflow_id, state.run_id)
+        admission = known_update(entry, update_id)
+        if admission is None or entry.state.is_open:
+            raise _lost(update_id)
+        if admission.completed_event_id:
+            return await self._completed(entry, admission)
+        return self._response(entry, update_id, UpdateStage.COMPLETED, abandoned_outcome(update_id))
+
     async def _moved_on(self, entry: RunEntry, update_id: str) -> UpdateAdmission:
         """How far the update has come that a closed run does not know: the run that followed may have taken it over."""
         state = entry.state
@@ -267,6 +281,11 @@ class UpdateDesk:
 
     async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
         event_id = admission.completed_event_id
+        if event_id > entry.durable_last_event_id:
+            state = entry.state
+            entry = await self._find_durable(state.namespace, state.workflow_id, state.run_id)
+            if event_id > entry.durable_last_event_id:
+                raise _lost(admission.update_id)
         at_hand = entry.events_from(event_id)
         events = at_hand or await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
         event = events[0]
