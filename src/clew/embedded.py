@@ -24,6 +24,7 @@ from clew.adapters import SystemClock, SystemEntropy, to_ns
 from clew.bridge import ServiceThread
 from clew.collector import settle_collector
 from clew.engine import Engine
+from clew.inbox import InboxDrain
 from clew.link.frames import LinkOptions
 from clew.link.server import LinkServer
 from clew.link.unix import SocketPath, UnixListener
@@ -193,7 +194,7 @@ class _Host:
             self.stopped.set_result(None)
 
     async def _serve(self, release_wanted: asyncio.Event) -> None:
-        store, fleet = await open_by_address(_address(self.key), clock=self.clock)
+        store, fleet, inbox = await open_by_address(_address(self.key), clock=self.clock)
         try:
             engine = Engine(
                 self._wrap_store(store),
@@ -209,9 +210,12 @@ class _Host:
             raise
         self.engine = engine
         door = await self._open_door(engine)
+        drain = None if inbox is None else InboxDrain(inbox, engine)
         settle_collector()
         self.started.set_result(None)
         await release_wanted.wait()
+        if drain is not None:
+            await drain.close()
         if door is not None:
             await door.close()
         await engine.stop()

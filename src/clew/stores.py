@@ -9,13 +9,16 @@ database. With another clock than the system's (tests have such) that is the tim
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from clew.adapters import SystemClock
 from clew.engine.fleet import FleetSettings
 from clew.ports.clock import Clock
 from clew.ports.store import Store
 from clew.storage.postgres.address import without_password
+
+if TYPE_CHECKING:
+    from clew.storage.postgres import Inbox
 
 _POSTGRES: Final = ("postgresql:", "postgres:")
 
@@ -25,6 +28,8 @@ class OpenedStore(NamedTuple):
 
     store: Store
     fleet: FleetSettings | None
+    inbox: Inbox | None = None
+    """Requests that were made inside other people's transactions; whoever runs the engine drains it."""
 
 
 def is_shared(address: str) -> bool:
@@ -62,10 +67,12 @@ async def open_by_address(address: str, *, clock: Clock) -> OpenedStore:
         from clew.storage.sqlite import open_store
 
         return OpenedStore(await open_store(address, clock=clock), None)
-    from clew.storage.postgres import PostgresNotifier
+    from clew.storage.postgres import Inbox, PostgresNotifier
     from clew.storage.postgres import open_store as open_postgres
 
     if not isinstance(clock, SystemClock):
         return OpenedStore(await open_postgres(address, clock=clock), None)
     store = await open_postgres(address)
-    return OpenedStore(store, FleetSettings(notifier=PostgresNotifier(store.address), lease=store.address.lease))
+    notifier = PostgresNotifier(store.address)
+    fleet = FleetSettings(notifier=notifier, lease=store.address.lease)
+    return OpenedStore(store, fleet, Inbox(store, notifier))

@@ -108,7 +108,7 @@ class Shop:
     async def open(self) -> None:
         """Open the store and start an engine on it."""
         clock = self.clock.attach(asyncio.get_running_loop())
-        store, _ = await open_by_address(self.path, clock=clock)
+        store, *_ = await open_by_address(self.path, clock=clock)
         self.engine = Engine(store, clock=clock, entropy=SystemEntropy())
         await self.engine.start()
         self.service: Service = self.engine

@@ -36,6 +36,7 @@ TABLES: Final = (
     "deployments",
     "executions",
     "history",
+    "inbox",
     "mail",
     "meta",
     "namespaces",
@@ -281,4 +282,6 @@ GRANT USAGE ON SCHEMA {schema_name} TO {quoted};
 GRANT SELECT ON {schema_name}.schema_migrations TO {quoted};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {quoted};
 REVOKE UPDATE ON {schema_name}.history FROM {quoted};
+-- A role of programs that start or signal workflows in their own transactions needs this alone:
+--   GRANT USAGE ON SCHEMA {schema_name} TO …;
 """

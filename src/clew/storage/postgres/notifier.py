@@ -52,6 +52,7 @@ class PostgresNotifier:
         self._prefix = f"clew_{zlib.crc32(address.schema.encode()):08x}_"
         self._loop = asyncio.get_running_loop()
         self._channels: tuple[str, ...] = ()
+        self._others: dict[str, Callable[[], None]] = {}
         self._on_message: Callable[[str], None] = _ignore
         self._on_gap: Callable[[], None] = _ignore_gap
         self._listener: asyncio.Task[None] | None = None
@@ -82,6 +83,10 @@ class PostgresNotifier:
         if self._listener is None:
             self._listener = self._loop.create_task(self._listen(), name="clew-listen")
         await self._is_subscribed.wait()
+
+    def also_listen(self, channel: str, on_notified: Callable[[], None]) -> None:
+        """Call back on each notification of another's channel, and after gaps; to be said before `subscribe`."""
+        self._others[channel] = on_notified
 
     def publish(self, channel: str, message: str) -> None:
         """Send soon; dropped when it cannot be sent."""
@@ -152,6 +157,8 @@ class PostgresNotifier:
                 self._is_subscribed.set()
                 if not is_first:
                     self._on_gap()
+                    for on_notified in self._others.values():
+                        on_notified()
                 is_first = False
                 await self._watch(connection)
             except Exception as error:  # noqa: BLE001 - whatever it was, listening begins anew
@@ -169,7 +176,7 @@ class PostgresNotifier:
         try:
             connection.add_termination_listener(lambda _: is_lost.set())
             async with asyncio.timeout(_ANSWER_SECONDS):
-                for channel in self._channels:
+                for channel in (*self._channels, *self._others):
                     await connection.add_listener(channel, self._receive)
             return connection
         except BaseException:
@@ -194,6 +201,8 @@ class PostgresNotifier:
 
     def _receive(self, _connection: Any, _pid: int, channel: str, message: object) -> None:
         self._heard_at = self._loop.time()
+        if channel in self._others:
+            self._others[channel]()
         if channel in self._channels and isinstance(message, str):
             self._on_message(message)
 

@@ -323,6 +323,10 @@ class PostgresStore:
         task.add_done_callback(self._jobs.discard)
         return asyncio.shield(task)
 
+    async def run_job(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a query that is no call of the port, and may be done again when its answer is lost."""
+        return await self._read(query, *args, **kwargs)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise self._connections.closed()
