@@ -50,7 +50,7 @@ async def start_workflow(
     table ``inbox`` with the reason, and is logged by the engine.
 
     Args:
-        connection: Of asyncpg, SQLAlchemy (``AsyncConnection`` or ``AsyncSession``) or psycopg (``AsyncConnection``), to
+        connection: Of asyncpg, SQLAlchemy (``AsyncConnection``, ``AsyncSession``) or psycopg (``AsyncConnection``), to
             the database that the engines use.
         workflow: Run method of the workflow class, or the name of a type.
         *args: Its arguments.
