@@ -1,7 +1,7 @@
 """Which statements stay within a shard: the check behind ``docs/explanation/scale.md``.
 
 Every statement that a transition, a timer or a recovery makes must name its shard and find its rows by an index that
-begins with it. Those that cannot are listed here with the reason; a new one fails until it is put into one of the two lists.
+begins with it. Those that cannot are listed here with the reason; a new one fails until it is in one of the two lists.
 """
 
 from __future__ import annotations
