@@ -35,7 +35,10 @@ LOAD_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_key = $2"
 FIND_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_id = $2"
 """Without the other names: a plan made for an empty table might look for those by an index of lists."""
 
-FIND_LATEST: Final = f"{_RUN} WHERE run.shard = $1 AND run.namespace = $2 AND run.workflow_id = $3 AND run.is_latest"
+FIND_LATEST: Final = (
+    f"{_RUN} WHERE run.shard = $1 AND (run.namespace = $2) IS TRUE AND run.workflow_id = $3 AND run.is_latest"
+)
+"""The namespace is said so that no index can be searched by it, for the same reason."""
 READ_HISTORY: Final = (
     "SELECT first_event_id, last_event_id, events FROM ("
     "SELECT first_event_id, last_event_id, events, "

@@ -54,7 +54,7 @@ CREATE TABLE executions (
 ) WITH (fillfactor = 60);
 
 -- One latest run per workflow id; as a run follows only on one that is closed, law 4 (one open run) as well.
-CREATE UNIQUE INDEX executions_latest ON executions (shard, namespace, workflow_id) WHERE is_latest;
+CREATE UNIQUE INDEX executions_latest ON executions (shard, workflow_id, namespace) WHERE is_latest;
 CREATE UNIQUE INDEX executions_run_id ON executions (shard, run_id);
 
 -- The next instants at which open runs need the engine.
