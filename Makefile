@@ -106,6 +106,10 @@ differential: $(VENV)/.stamp-dev ## Run the programs of tests/differential on th
 test-unit: $(VENV)/.stamp-dev ## Run the tests that take seconds
 	$(PY) -m pytest tests/unit tests/scenarios tests/repo -m 'not slow' $(ARGS)
 
+.PHONY: fuzz-link
+fuzz-link: $(VENV)/.stamp-dev ## Feed a node's link frames at random for some minutes (EXAMPLES=…)
+	CLEW_FUZZ_EXAMPLES=$(or $(EXAMPLES),20000) $(PY) -m pytest tests/link/test_bad_input.py -k 'no_frame or no_bytes' --timeout 3600
+
 .PHONY: lint
 lint: $(VENV)/.stamp-dev ## Check style and layers
 	$(BIN)/ruff check .

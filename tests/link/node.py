@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,7 +21,10 @@ SECONDS_MAX = 20.0
 class Node:
     """One engine on a SQLite file (or in memory) with a WebSocket port on loopback."""
 
-    def __init__(self, path: str = ":memory:", *, port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, path: str = ":memory:", *, port: int = 0, tls: ssl.SSLContext | None = None, **options: Any
+    ) -> None:
+        self._tls = tls
         self.path = path
         self.port = port
         self.options = LinkOptions(**options)
@@ -73,7 +77,7 @@ class Node:
             options=self.options,
             admit=self.admit,
         )
-        self._listener = await listen(self.server, "127.0.0.1", self.port)
+        self._listener = await listen(self.server, "127.0.0.1", self.port, tls=self._tls)
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,6 +84,17 @@ async def hold_until_told(database: str, until: str) -> None:
     print("closed")
 
 
+async def hold_with_a_child(database: str, until: str) -> None:
+    """As `hold`, with a forked child that lives on until a file is there."""
+    async with await Client.connect(f"sqlite:{database}"):
+        if not os.fork():
+            while not os.path.exists(until):
+                time.sleep(0.02)
+            os._exit(0)
+        print("holds")
+        await asyncio.Event().wait()
+
+
 async def run_workflow(client: Client, workflow_id: str, count: int = 3) -> list[int]:
     """Run one workflow."""
     return await asyncio.wait_for(
@@ -152,6 +165,23 @@ async def test_what_a_worker_does_when_the_owner_is_killed_is_not_lost(tmp_path:
                 assert await run_workflow(client, "after") == [other.pid] * 3
                 word.touch()
                 assert await asyncio.wait_for(handle.result(), SECONDS_MAX) == 1, "begun once"
+
+
+@pytest.mark.e2e
+async def test_a_forked_child_of_a_killed_owner_is_in_nobodys_way(tmp_path: Path) -> None:
+    database, word = str(tmp_path / "clew.db"), tmp_path / "end"
+    try:
+        with Process(hold_with_a_child, database, str(word)) as owner:
+            await owner.says("holds")
+            async with await Client.connect(f"sqlite:{database}") as client:
+                assert (await client.count_workflows()).count == 0
+                os.kill(owner.pid, signal.SIGKILL)
+                assert (await asyncio.wait_for(client.count_workflows(), SECONDS_MAX)).count == 0
+                async with await Client.connect(f"sqlite:{database}") as another:
+                    assert (await another.count_workflows()).count == 0
+            word.touch()
+    finally:
+        word.touch()
 
 
 async def test_a_long_path_is_joined_too(tmp_path: Path) -> None:

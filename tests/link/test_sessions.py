@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +11,11 @@ import msgspec
 import pytest
 
 from clew.link import Admission, Hello, Peer
+from clew.link.calls import METHODS
+from clew.link.remote import RemoteService
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service import requests as r
+from clew.service.contract import Service
 from clew.service.errors import RPCError
 from tests.link.service import FakeService, linked, make_server, until
 
@@ -69,6 +73,14 @@ HELLO = r.WorkerHello(namespace="n", task_queue="q", identity="i", instance_id="
 
 async def soon(awaitable: Any) -> Any:
     return await asyncio.wait_for(awaitable, 10)
+
+
+def test_every_call_of_the_contract_can_be_made() -> None:
+    made = {name for name in dir(RemoteService) if inspect.isfunction(getattr(RemoteService, name))}
+    assert set(METHODS) | {"attach_worker"} == {name for name in vars(Service) if not name.startswith("_")}
+    assert set(METHODS) <= made
+    for method in METHODS.values():
+        assert method._types, method.name
 
 
 async def test_a_call_under_way_survives_a_cut_and_is_made_once() -> None:
