@@ -416,7 +416,7 @@ def any_command(random: Random) -> c.Command:
     if kind < 0.5:
         return plain_activity(random)
     if kind < 0.7:
-        return c.StartTimer(timer_id="", start_to_fire_timeout=timedelta(seconds=5))
+        return any_timer(random)
     return c.ScheduleActivityTask(
         activity_id=random.choice(["", "", "fixed"]),
         activity_type=random.choice(["a", "a", "unknown"]),
@@ -428,6 +428,10 @@ def any_command(random: Random) -> c.Command:
         heartbeat_timeout=random.choice(TIMEOUTS),
         retry_policy=random.choice([None, RetryPolicy(maximum_attempts=2)]),
     )
+
+
+def any_timer(random: Random) -> c.StartTimer:
+    return c.StartTimer(timer_id="", start_to_fire_timeout=random.choice([*TIMEOUTS, timedelta.max]))
 
 
 def start(random: Random) -> Action:
@@ -451,6 +455,7 @@ ACTIONS: Final[dict[Callable[[Random], Action], float]] = {
     lambda random: ("result", random.choice([1, 1, 1, 1, 1, 1, 1, 65])): 8,
     lambda random: ("command", (c.CompleteWorkflowExecution(result=random.choice(PAYLOADS)),), True): 1,
     any_commands: 1.5,
+    lambda random: ("command", (any_timer(random),), True): 1,
     start: 2.5,
     lambda random: ("grant", random.randint(0, 2), random.randint(0, 2)): 5,
     lambda random: (random.choice(["failure", "failure", "heartbeat", "fail_task", "repeat"]),): 1.5,

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from clew.core.checks import cap
 from clew.core.commands import normal_timeouts
-from clew.core.pending import PendingActivity, PendingWorkflowTask
+from clew.core.pending import PendingActivity, PendingTimer, PendingWorkflowTask
 from clew.core.retry import RETRY_POLICY_DEFAULT
 from clew.core.state import FEW_ITEMS, ExecutionState
 from clew.model import commands as c
@@ -144,6 +145,19 @@ def is_usual_activity(command: c.ScheduleActivityTask, state: ExecutionState, bo
         and command.user_metadata is None
         and activity_id not in state.derived.activity_ids
         and _size_of(command.input) <= bounds.payload_bytes_max
+    )
+
+
+def is_usual_timer(command: c.StartTimer, state: ExecutionState, bounds: Bounds) -> bool:
+    """Whether the command asks for a timer that a plain run has room for, under a new id."""
+    timer_id = command.timer_id
+    return (
+        0 < len(timer_id) <= bounds.name_length_max
+        and timer_id.isascii()
+        and command.start_to_fire_timeout >= ZERO
+        and command.user_metadata is None
+        and timer_id not in state.derived.timer_ids
+        and len(state.activities) + len(state.timers) < FEW_ITEMS
     )
 
 
@@ -371,6 +385,34 @@ def schedule_activities(
     state.lease_count = lease_id
     state.next_event_id = event_id + 1
     return events
+
+
+def start_timer(
+    state: ExecutionState,
+    task: PendingWorkflowTask,
+    request: CompleteWorkflowTaskRequest,
+    command: c.StartTimer,
+    now: datetime,
+) -> list[e.Event]:
+    """Complete the workflow task with the start of a timer: `decide_complete_workflow_task`."""
+    completed_event_id = state.next_event_id
+    ended = _end_task(state, task, request, now)
+    state.waiting_on = request.waiting_on
+    state.sticky_session = task.session if request.is_sticky else ""
+    event_id, timer_id, duration = completed_event_id + 1, command.timer_id, cap(command.start_to_fire_timeout)
+    state.timers[event_id] = PendingTimer(started_event_id=event_id, timer_id=timer_id, due_time=now + duration)
+    state.derived.timer_ids[timer_id] = event_id
+    state.next_event_id = event_id + 1
+    return [
+        ended,
+        e.TimerStarted(
+            event_id=event_id,
+            event_time=now,
+            timer_id=timer_id,
+            start_to_fire_timeout=duration,
+            workflow_task_completed_event_id=completed_event_id,
+        ),
+    ]
 
 
 def complete_run(

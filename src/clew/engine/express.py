@@ -34,8 +34,8 @@ from clew.engine.peers import Peers
 from clew.engine.pipeline import CommitPipeline, Outcome, Submission
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.versions import Versions
-from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask
-from clew.model.events import ActivityTaskScheduled, Event
+from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
+from clew.model.events import ActivityTaskScheduled, Event, TimerStarted
 from clew.model.inputs import (
     CompleteActivityRequest,
     CompleteWorkflowTaskRequest,
@@ -205,6 +205,8 @@ class Express:
             return None
         if type(commands[-1]) is CompleteWorkflowExecution:
             return self._complete_run(entry, task, request, namespace)
+        if type(commands[0]) is StartTimer and len(commands) == 1:
+            return self._start_timer(entry, task, request, namespace)
         return self._schedule_activities(entry, task, request, namespace)
 
     def _complete_run(
@@ -220,6 +222,21 @@ class Express:
         try:
             events = express.complete_run(entry.state, task, request, command, self._clock.now())
             return self._submit(entry, events, request, None, None, None)
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._park(entry, request, error)
+
+    def _start_timer(
+        self, entry: RunEntry, task: PendingWorkflowTask, request: CompleteWorkflowTaskRequest, namespace: Namespace
+    ) -> Reply[None] | None:
+        command = request.commands[0]
+        if type(command) is not StartTimer or not express.is_usual_timer(command, entry.state, namespace.bounds):
+            return None
+        try:
+            events = express.start_timer(entry.state, task, request, command, self._clock.now())
+            cached = task.started_event_id if request.is_sticky else 0
+            started = events[-1]
+            assert type(started) is TimerStarted, "the command starts a timer"
+            return self._submit(entry, events, request, started.start_to_fire_timeout, None, None, forget_until=cached)
         except Exception as error:  # noqa: BLE001 - likewise
             return self._park(entry, request, error)
 
@@ -312,6 +329,7 @@ class Express:
             events,
             self._on_settled,
             due_at=None if timeout is None else events[-1].event_time + timeout,
+            is_parked=session is None,
             request=request,
             answer=answer,
             session=session,
@@ -336,7 +354,8 @@ class Express:
             return
         entry, session, due_at = submission.entry, submission.session, submission.due_at
         if session is None:
-            self._cache.mark_closed(entry)
+            if due_at is None:
+                self._cache.mark_closed(entry)
         elif session.is_attached:
             _send(entry, session, submission.task)
         if submission.others is not None:

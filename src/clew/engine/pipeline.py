@@ -80,6 +80,7 @@ class Submission(Reply[Any], eq=False):
         on_settled: Called once, after the commit or its failure.
         transition: The whole of what was decided; None for an express one, which has nothing but its events.
         due_at: For an express one: the deadline that it adds to the run; None when it closes the run.
+        is_parked: For an express one: it gives nothing to a worker.
         reaches_out: Whether an effect on another execution is among the transition's.
         outbox_put: Those effects as rows, once they have been written.
         more: Later submissions of the same run in the same write; kept at the first of them.
@@ -95,6 +96,7 @@ class Submission(Reply[Any], eq=False):
     outbox_put: list[OutboxRow] | None = None
     outbox_delete: int | None = None
     due_at: datetime | None = None
+    is_parked: bool = False
     reaches_out: bool = False
     more: list[Submission] | None = None
     unit: list[Submission] | None = None
@@ -387,7 +389,7 @@ class CommitPipeline:
         settled = entry.settled_count = entry.settled_count + count
         waiting = entry.after_settled
         while waiting and waiting[0][0] <= settled:
-            waiting.popleft()[1]()
+            waiting.pop(0)[1]()
         if entry.state.close_event_id and entry.settled_count == entry.submitted_count:
             self._on_finished(entry)
 
@@ -426,7 +428,7 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
     attention_at = entry.persisted_attention_at
     if due_at is None:
         entry.next_at = entry.persisted_attention_at = attention_at = None
-    elif attention_at is None or due_at < attention_at:
+    elif submission.is_parked or attention_at is None or due_at < attention_at:
         # Else what is stored is no later than any deadline of the run (see `attention_to_persist`).
         attention_at = entry.attention_to_persist()
     last_event_id = state.next_event_id - 1
@@ -440,7 +442,7 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
         version,
         status,
         attention_at,
-        due_at is not None,
+        state.is_busy if submission.is_parked else True,
         encode_state(state),
         last_event_id,
         size,

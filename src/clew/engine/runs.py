@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict, deque
+import itertools
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -37,8 +38,12 @@ from clew.service.requests import QueryResult, QueryTask
 if TYPE_CHECKING:
     from clew.engine.pipeline import Submission
 
-ENTRIES_MAX: Final = 5_000
+ENTRIES_MAX: Final = 2_000
 """Idle entries kept before the least recently used are dropped."""
+
+DROP_EVERY: Final = 200
+"""Entries that come in beyond the limit before idle ones are looked for: a look at each time would cost more than all
+the rest of a start."""
 
 TAIL_EVENTS_MAX: Final = 2_000
 """Recent events kept beside a run to build its next workflow task without reading the store."""
@@ -116,7 +121,7 @@ class RunEntry:
         self.submitted_count = 0
         self.settled_count = 0
         self.durable_last_event_id = 0
-        self.after_settled: deque[tuple[int, Callable[[], None]]] = deque()
+        self.after_settled: list[tuple[int, Callable[[], None]]] = []
         self.queries: list[BufferedQuery] = []
         self.queries_on_task: list[BufferedQuery] = []
         self.update_waiters: dict[str, list[asyncio.Future[object]]] = {}
@@ -178,6 +183,8 @@ class RunCache:
         self._on_stale = on_stale
         self._entries: OrderedDict[int, RunEntry] = OrderedDict()
         self._open_by_id: dict[tuple[str, str], int] = {}
+        self._added_count = 0
+        """Entries added beyond the limit since it was last looked for idle ones."""
         self._loading: dict[int, asyncio.Future[RunEntry | None]] = {}
         self._readers: list[set[int]] = []
         """For each read of the store that is under way, the runs that left memory since it began."""
@@ -201,7 +208,10 @@ class RunCache:
         if state.is_open:
             self._open_by_id[(state.namespace, state.workflow_id)] = entry.run_key
         if len(self._entries) > ENTRIES_MAX:
-            self._drop_idle()
+            self._added_count += 1
+            if self._added_count >= DROP_EVERY:
+                self._added_count = 0
+                self._drop_idle()
 
     def discard(self, entry: RunEntry) -> None:
         """Forget an entry whose state cannot be trusted, or is not needed."""
@@ -298,9 +308,12 @@ class RunCache:
             self._entries.move_to_end(entry.run_key)
 
     def _drop_idle(self) -> None:
-        for entry in list(self._entries.values())[: ENTRIES_MAX // 5]:
+        # Twice as many as come in between, so that a crowd that has become idle shrinks.
+        for entry in list(itertools.islice(self._entries.values(), 2 * DROP_EVERY)):
             busy = entry.unsettled_count or entry.state.is_busy or entry.queries or entry.queries_on_task
-            if not busy and not entry.update_waiters:
+            if busy or entry.update_waiters:
+                self._entries.move_to_end(entry.run_key)
+            else:
                 self.discard(entry)
 
 
