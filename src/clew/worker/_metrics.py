@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from clew.common import MetricAttributes, MetricMeter
 from clew.model import commands as c
@@ -112,8 +112,7 @@ class WorkerMetrics:
 
     def note_close(self, task: WorkflowTask, command: Any, began_at: datetime | None) -> None:
         """A run ends by this command."""
-        kind: type[Any] = type(command)
-        name = _CLOSES.get(kind)
+        name = _CLOSES.get(cast("type[Any]", type(command)))
         if name is None:
             return
         attributes = {"workflow_type": task.workflow_type}

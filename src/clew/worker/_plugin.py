@@ -10,7 +10,7 @@ import concurrent.futures
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from clew.converter import DataConverter
 from clew.model.history import WorkflowHistory
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from clew.worker._replayer import Replayer, WorkflowReplayResult
     from clew.worker._worker import Worker
 
-RunReplayer: TypeAlias = (
-    "Callable[[Replayer, AsyncIterator[WorkflowHistory]],"
-    " AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]]"
-)
-"""The run of a replayer, or of what is left of it within a plugin."""
+
+class RunReplayer(Protocol):
+    """The run of a replayer, or what is left of it within a plugin."""
+
+    def __call__(
+        self, replayer: Replayer, histories: AsyncIterator[WorkflowHistory], /
+    ) -> AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]: ...
 
 
 class WorkerConfig(TypedDict):
