@@ -26,6 +26,7 @@ from clew.common import MetricMeter, Priority, RawValue
 from clew.converter import DataConverter, decode_arguments, from_stored_payloads, to_stored_payloads
 from clew.exceptions import ApplicationError
 from clew.model.payload import Payloads, from_stored
+from clew.service_loop import ServiceLoop
 from clew.worker._activity_interceptor import (
     ActivityInboundInterceptor,
     ActivityOutboundInterceptor,
@@ -34,6 +35,7 @@ from clew.worker._activity_interceptor import (
 from clew.worker._attempt import ActivityReport, Attempt, LazyEvent
 from clew.worker._inbox import Inbox
 from clew.worker._outcomes import CompletesAsync, Outcomes
+from clew.worker._quick_calls import QuickCalls
 from clew.worker._thread_calls import ThreadCall
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,6 +85,8 @@ class ActivityCalls:
         client: For `activity.client`.
         deliver: Takes an attempt whose report is ready, or that has a heartbeat to send; from any thread.
         on_error: Told a bug; from any thread.
+        metric_meter: For `activity.metric_meter`.
+        lender: The service loop, if it may run quick calls of local activities itself.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class ActivityCalls:
         deliver: Callable[[Attempt], None],
         on_error: Callable[[BaseException], None],
         metric_meter: MetricMeter = MetricMeter.noop,
+        lender: ServiceLoop | None = None,
     ) -> None:
         self._loop = loop
         self._threads = threads
@@ -115,6 +120,10 @@ class ActivityCalls:
         self._metric_meter = metric_meter
         self._meters: dict[tuple[str, str], MetricMeter] = {}
         self._needs_task = bool(interceptors) or codec is not None
+        self._quick: QuickCalls | None = None
+        if lender is not None and threads is not None:
+            submit = functools.partial(threads.submit, self._run_quick_in_thread)
+            self._quick = QuickCalls(lender, self._run_in_thread, submit)
         self._base_context = contextvars.copy_context()
         self._shutdown_event = LazyEvent()
         self._async_shutdown_event = asyncio.Event()
@@ -129,7 +138,10 @@ class ActivityCalls:
             self._to_start.put(attempt)
         else:
             assert self._threads is not None, "plain functions have threads, or processes"
-            self._threads.submit(self._run_in_thread, attempt)
+            if self._quick is not None and attempt.local is not None:
+                self._quick.start(attempt)
+            else:
+                self._threads.submit(self._run_in_thread, attempt)
 
     def cancel(self, attempt: Attempt) -> None:
         """Tell a running attempt to stop, for the reasons in its holder."""
@@ -262,6 +274,10 @@ class ActivityCalls:
         return await asyncio.wrap_future(done)
 
     # --- on threads -----------------------------------------------------------------------------------------
+
+    def _run_quick_in_thread(self, attempt: Attempt) -> None:
+        assert self._quick is not None, "only what may be quick comes here"
+        self._quick.perform(attempt)
 
     def _run_in_thread(self, attempt: Attempt) -> None:
         try:

@@ -23,6 +23,7 @@ from clew.activity import _Definition as ActivityDefinition
 from clew.common import MetricMeter
 from clew.model.policies import VersioningBehavior
 from clew.service.requests import WorkerHello
+from clew.service_loop import ServiceLoop
 from clew.worker import _settings as settings
 from clew.worker._activity_calls import ActivityCalls, Threads
 from clew.worker._activity_tasks import ActivityTasks
@@ -299,7 +300,14 @@ class Parts:
             deliver=ended.put,
             on_error=self._on_error,
             metric_meter=options.metric_meter,
+            lender=self._lender(),
         )
+
+    def _lender(self) -> ServiceLoop | None:
+        """The service loop, unless somebody debugs, or has said where plain functions run."""
+        loop, options = self._connection.service_loop, self._options
+        may_lend = options.activity_executor is None and options.blocked_thread_timeout is not None
+        return loop if may_lend and isinstance(loop, ServiceLoop) else None
 
     def _offers(self) -> list[Offer]:
         options, deployment = self._options, self._options.deployment
