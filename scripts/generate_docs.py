@@ -17,6 +17,7 @@ from scripts.cli_page import cli_lines
 from scripts.http_page import http_lines, openapi_text
 from scripts.metrics_page import metrics_lines
 from scripts.permissions_page import permissions_lines
+from scripts.server_page import server_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -73,6 +74,11 @@ def http_api_page() -> str:
 def metrics_page() -> str:
     """Every metric of the server."""
     return _page("clew.server.metrics", metrics_lines())
+
+
+def server_page() -> str:
+    """The server and its settings."""
+    return _page("clew.server.settings", server_lines())
 
 
 LINT_INTRODUCTION = """\
@@ -138,6 +144,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "permissions.md": permissions_page,
     DOCS / "reference" / "metrics.md": metrics_page,
     DOCS / "reference" / "openapi.json": openapi_text,
+    DOCS / "reference" / "server.md": server_page,
 }
 """Every generated page."""
 

@@ -25,7 +25,9 @@ BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: the reader (``head``, ``less``) had enough."""
 
 
-_NOUNS: Final = ("db", "deploy", "dev", "key", "lint", "replay", "server", "worker", "workflow")
+_NOUNS: Final = (
+    "activity", "db", "deploy", "dev", "key", "lint", "namespace", "queue", "replay", "server", "worker", "workflow",
+)  # fmt: skip
 """Each is the object of its name in the module of its name."""
 
 

@@ -19,6 +19,7 @@ from clew.cli._errors import PARTLY_DONE, CommandError, problem_of
 from clew.cli._groups import NounGroup
 from clew.cli._inputs import input_options, read_arguments
 from clew.cli._output import print_json, print_json_line
+from clew.cli._watching import repeat, watch_option
 from clew.cli._workers import worker_for
 from clew.cli._workflow_views import (
     json_of,
@@ -45,11 +46,16 @@ def workflow() -> None:
 @command(workflow, "list")
 @click.option("--query", "-q", default="", help="Which, such as \"WorkflowType = 'Claim'\"; all when not given.")
 @click.option("--limit", "-l", type=click.IntRange(1), default=100, show_default=True, help="Most runs to print.")
-async def list_(place: Place, query: str, limit: int) -> None:
+@watch_option
+async def list_(place: Place, query: str, limit: int, watch: float | None) -> None:
     """List runs, newest first. Works beside a running owner."""
     async with reading(place) as client:
-        found = client.list_workflows(query, limit=limit, page_size=min(limit, 1_000))
-        print_executions([execution async for execution in found], place.output)
+
+        async def show() -> None:
+            found = client.list_workflows(query, limit=limit, page_size=min(limit, 1_000))
+            print_executions([execution async for execution in found], place.output)
+
+        await repeat(watch, show)
 
 
 @command(workflow, "count")
@@ -99,10 +105,15 @@ async def _follow(handle: WorkflowHandle[Any, Any], place: Place, *, is_full: bo
 @command(workflow, "describe")
 @click.argument("workflow_id")
 @_RUN_ID
-async def describe(place: Place, workflow_id: str, run_id: str | None) -> None:
+@watch_option
+async def describe(place: Place, workflow_id: str, run_id: str | None, watch: float | None) -> None:
     """Print what a run is, and what it waits for. Works beside a running owner."""
     async with reading(place) as client:
-        print_description(await client.get_workflow_handle(workflow_id, run_id=run_id).describe(), place.output)
+
+        async def show() -> None:
+            print_description(await client.get_workflow_handle(workflow_id, run_id=run_id).describe(), place.output)
+
+        await repeat(watch, show)
 
 
 @command(workflow, "result")
