@@ -45,7 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         allow_public_without_auth: Listen on an address that others can reach although nobody has to say who they are.
-        public_url: How others reach this server, for URLs in callbacks; as they asked when not given.
+        public_url: How others reach this server; its host is one by which the server is known.
         shutdown_seconds: How long requests under way may take when the server stops.
         body_bytes_max: Larger bodies of requests are refused.
         streams_max: Server-sent event streams open at once.
