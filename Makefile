@@ -79,7 +79,7 @@ test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, s
 
 .PHONY: fleet-soak
 fleet-soak: $(VENV)/.stamp-dev ## Kill, pause and stop nodes of a fleet on PostgreSQL for minutes while runs go on
-	CLEW_TEST_LONG=1 $(PY) -m pytest tests/fleet/test_processes.py $(ARGS)
+	CLEW_TEST_LONG=1 CLEW_FLEET_SEEDS=200 $(PY) -m pytest tests/fleet/test_processes.py tests/fleet/test_chaos.py $(ARGS)
 
 .PHONY: planted-faults
 planted-faults: $(VENV)/.stamp-dev ## Plant faults in the engine, see which check catches each, and write the page
