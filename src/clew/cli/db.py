@@ -8,6 +8,8 @@ engines apply it by themselves if they may; *post* wants the new version everywh
 
 from __future__ import annotations
 
+import sys
+
 import click
 import msgspec
 
@@ -131,6 +133,50 @@ async def role(place: Place, role: str) -> None:
         print_json({"sql": script})
     else:
         print(script, end="")
+
+
+@command(db, "copy")
+@click.argument("source")
+@click.argument("target")
+@click.option("--only", "-n", "namespaces", multiple=True, help="This namespace only; may be given again.")
+@click.option("--workflow-id", "-w", "workflow_ids", multiple=True, help="Runs of this id only; may be given again.")
+async def copy(
+    place: Place, source: str, target: str, namespaces: tuple[str, ...], workflow_ids: tuple[str, ...]
+) -> None:
+    """Copy runs from SOURCE to TARGET, open ones included, and compare each. Both are connection strings.
+
+    No engine may use either of them. An interrupted copy is taken up by the same command. Start engines on TARGET only:
+    what is open would run twice.
+    """
+    import asyncio
+
+    from clew.adapters import SystemClock
+    from clew.copying import CopyReport, copy_store
+
+    def show(report: CopyReport) -> None:
+        if not place.is_json:
+            print(f"{report.copied + report.found:,} runs …", file=sys.stderr)
+
+    report = await copy_store(
+        source,
+        target,
+        clock=SystemClock(asyncio.get_running_loop()),
+        namespaces=namespaces,
+        workflow_ids=workflow_ids,
+        on_progress=show,
+    )
+    if place.is_json:
+        print_json(report)
+        return
+    print_fields(
+        [
+            ("Namespaces", f"{report.namespaces:,}"),
+            ("Copied", f"{report.copied:,} runs"),
+            ("There already", f"{report.found:,} runs, the same"),
+            ("Open", f"{report.open_runs:,}; start engines on the target only"),
+            ("Events", f"{report.events:,}, compared byte for byte"),
+        ]
+    )
 
 
 def _address(place: Place) -> str:
