@@ -26,9 +26,9 @@ class Duration(click.ParamType[timedelta]):
             return value
         found = _SHAPE.fullmatch(str(value).strip())
         if not found or not any(found.groups()):
-            self.fail(f"{value!r} is no duration; write it like 90d, 24h, 30m, 15s or 1d12h.", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is no duration; write it like 90d, 24h, 30m, 15s or 1d12h.", param, ctx)
         numbers = {unit: int(number) for unit, number in zip(_UNITS.values(), found.groups(), strict=True) if number}
         try:
             return timedelta(**numbers)
         except OverflowError:
-            self.fail(f"{value!r} is too long.", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is too long.", param, ctx)

@@ -150,14 +150,18 @@ def _give_up(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+_PAGE_DIGITS_MAX = 18
+
+
 def _page_position(token: str) -> int | None:
     if not token:
         return None
-    if not token.isdigit():
+    # Digits of other scripts are digits too, and more than 18 are more than a store can count.
+    if not (token.isascii() and token.isdigit() and len(token) <= _PAGE_DIGITS_MAX):
         raise RPCError(
             Rejection(
                 code=RejectionCode.INVALID_ARGUMENT,
-                message=f"page token {token!r} was not given by this call; start again without one",
+                message=f"page token {token[:40]!r} was not given by this call; start again without one",
             )
         )
     return int(token)

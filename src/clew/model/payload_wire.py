@@ -65,6 +65,8 @@ def _fields(encoded: bytes) -> Iterator[tuple[int, bytes]]:
     while at < len(encoded):
         tag, at = _read_varint(encoded, at)
         wire_type = tag & 0x07
+        if tag >> 3 == 0:
+            raise ValueError(f"byte {at} begins a field without a number; these bytes are not a payload")
         if wire_type == 0:
             _, at = _read_varint(encoded, at)
             continue
