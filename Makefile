@@ -125,6 +125,19 @@ types: $(VENV)/.stamp-dev ## Check types with mypy and pyright
 .PHONY: check
 check: lint types test ## Everything a change has to pass
 
+FUZZ_EXAMPLES ?= 20000
+.PHONY: fuzz
+fuzz: $(VENV)/.stamp-dev ## Feed every reader of outside bytes what no one should send (FUZZ_EXAMPLES=…)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest --timeout 0 tests/fuzz $(ARGS)
+
+.PHONY: sbom
+sbom: ## Write a bill of materials of an installation with all extras to build/sbom.cdx.json
+	scripts/sbom.sh $(PYTHON) sbom
+
+.PHONY: audit
+audit: ## Look whether any dependency has a known vulnerability
+	scripts/sbom.sh $(PYTHON) audit
+
 .PHONY: wheel
 wheel: $(VENV)/.stamp-dev ## Build the wheel and run a workflow on it in a clean environment without extras
 	scripts/check_wheel.sh $(PY)
