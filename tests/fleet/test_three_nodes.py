@@ -19,6 +19,7 @@ from clew.model.events import UpdateOutcome, UpdateRequest
 from clew.model.failure import ApplicationInfo, Failure
 from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import RejectionCode
+from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
@@ -327,3 +328,14 @@ async def test_a_close_that_this_node_has_missed_is_noticed_by_who_waits(shop: F
     assert c.engine._cache.get_open("default", "w1") is not None, "it believes the run to be open"
     closing = await soon(result_of(c))
     assert [type(event).__name__ for event in closing.events] == ["WorkflowExecutionCompleted"]
+
+
+async def test_a_namespace_made_at_one_node_can_be_used_at_all(shop: FleetShop) -> None:
+    a, b, c = shop.nodes
+    await soon(a.engine.create_namespace(o.CreateNamespaceRequest(name="claims")))
+    worker = await shop.worker(b, namespace="claims")
+    start_it = r.StartWorkflowRequest(
+        namespace="claims", workflow_id="w1", workflow_type="W", task_queue="q", request_id="1"
+    )
+    await soon(c.engine.start_workflow(start_it))
+    await worker.complete(await worker.workflow_task(), CompleteWorkflowExecution())

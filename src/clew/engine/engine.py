@@ -298,6 +298,7 @@ class Engine:
             attention=self._attention,
             outbox=self._outbox,
             versions=self._versions,
+            namespaces=self.namespaces,
             lost=LostSessions(
                 self._store,
                 self._cache,

@@ -28,10 +28,10 @@ from clew.engine.hints import (
     Hints,
     MailWaits,
     QueueHasTasks,
-    RoutesChanged,
-    RoutesKnown,
     RowToShare,
     RunRerouted,
+    SettingsChanged,
+    SettingsKnown,
     StickyTask,
 )
 from clew.engine.ids import NODE_NUMBERS, TimedIds
@@ -57,7 +57,7 @@ ANSWER_SECONDS: Final = 12.0
 """How long a question sent to another node waits; that node's own patience with its worker is shorter."""
 
 SPREAD_SECONDS: Final = 1.0
-"""How long a change of routes waits for the other nodes to follow; one that missed it does so within a lease time."""
+"""How long a change of settings waits for others to follow; a node that missed it follows within a lease time."""
 
 QUEUES_REMEMBERED_MAX: Final = 1_000
 ROWS_SHARED_MAX: Final = 2_000
@@ -94,9 +94,9 @@ class Fleet(Peers):
         self._bodies: dict[str, bytes] = {}
         self._workers: dict[str, list[Attached]] = {}
         self._asked: dict[str, asyncio.Future[QueryWorkflowResponse]] = {}
-        self._route_changes = 0
+        self._setting_changes = 0
         self._spreading: dict[int, tuple[set[str], asyncio.Future[None]]] = {}
-        """The nodes that have not yet followed a change of routes, and who waits for them."""
+        """The nodes that have not yet followed a change of settings, and who waits for them."""
         self._queued_at: dict[tuple[str, str], float] = {}
         """When this node last queued rows, by namespace and task queue."""
         self._loop = asyncio.get_running_loop()
@@ -166,24 +166,24 @@ class Fleet(Peers):
             logger.warning("fleet.workers_not_announced error=%s", error)
             self.nodes.look_soon()
 
-    async def spread_routes(self) -> None:
-        """Have the others read the routing of worker versions, and wait until they have, though not long."""
+    async def spread_settings(self) -> None:
+        """Have the others read namespaces and routes of worker versions; wait until they have, though not long."""
         if not (self.nodes.live and self.hints.is_connected):
             return
-        self._route_changes += 1
-        change, missing = self._route_changes, set(self.nodes.live)
+        self._setting_changes += 1
+        change, missing = self._setting_changes, set(self.nodes.live)
         spread: asyncio.Future[None] = self._loop.create_future()
         self._spreading[change] = missing, spread
         try:
-            self.hints.send(ALL_NODES, RoutesChanged(change))
+            self.hints.send(ALL_NODES, SettingsChanged(change))
             await asyncio.wait([spread], timeout=SPREAD_SECONDS)
         finally:
             del self._spreading[change]
         if missing:
-            logger.warning("fleet.routes_not_confirmed nodes=%s", ", ".join(sorted(missing)))
+            logger.warning("fleet.settings_not_confirmed nodes=%s", ", ".join(sorted(missing)))
 
-    def on_routes_known(self, sender: str, hint: RoutesKnown) -> None:
-        """Another node goes by the routing of this one's change."""
+    def on_settings_known(self, sender: str, hint: SettingsKnown) -> None:
+        """Another node goes by what this one has changed."""
         missing, spread = self._spreading.get(hint.change, (set[str](), None))
         missing.discard(sender)
         if not missing and spread is not None and not spread.done():

@@ -71,14 +71,14 @@ class FleetChanged(_Hint, frozen=True, array_like=True):
     """Nodes came or went, gave shards back, or have other workers."""
 
 
-class RoutesChanged(_Hint, frozen=True, array_like=True):
-    """The routing of worker versions was changed; `change` is the sender's number for it."""
+class SettingsChanged(_Hint, frozen=True, array_like=True):
+    """A namespace was made, or the routing of worker versions changed; `change` is the sender's number for it."""
 
     change: int
 
 
-class RoutesKnown(_Hint, frozen=True, array_like=True):
-    """The sender goes by the routing as it is since that change of the receiver."""
+class SettingsKnown(_Hint, frozen=True, array_like=True):
+    """The sender goes by the settings as they are since that change of the receiver."""
 
     change: int
 
@@ -102,8 +102,8 @@ Hint: TypeAlias = (
     | RunChanged
     | RunWatched
     | FleetChanged
-    | RoutesChanged
-    | RoutesKnown
+    | SettingsChanged
+    | SettingsKnown
     | RunRerouted
     | MailWaits
 )

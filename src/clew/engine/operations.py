@@ -77,7 +77,9 @@ class Operations:
                     details={"namespace": request.name},
                 )
             )
-        return _info(await self._namespaces.find(request.name))
+        made = await self._namespaces.find(request.name)
+        await self._peers.spread_settings()
+        return _info(made)
 
     async def describe_namespace(self, request: o.DescribeNamespaceRequest) -> o.NamespaceInfo:
         """One namespace."""

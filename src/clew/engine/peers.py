@@ -81,8 +81,8 @@ class Peers:
     async def announce(self) -> None:
         """Have the others know of this node's workers, if the store takes it at once."""
 
-    async def spread_routes(self) -> None:
-        """This node changed the routing of worker versions: wait, not long, until the others go by it."""
+    async def spread_settings(self) -> None:
+        """This node changed namespaces or the routing of worker versions: wait, not long, until the others go by it."""
 
     # --- notices ----------------------------------------------------------------------------------------------------
 

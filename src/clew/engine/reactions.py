@@ -28,17 +28,18 @@ from clew.engine.hints import (
     Hint,
     MailWaits,
     QueueHasTasks,
-    RoutesChanged,
-    RoutesKnown,
     RowToShare,
     RunChanged,
     RunRerouted,
     RunWatched,
+    SettingsChanged,
+    SettingsKnown,
     StickyTask,
 )
 from clew.engine.history import HistoryWaiters
 from clew.engine.mail import Answer, Ask, CancelAttempt, Mail, UpdateRejected, decode_mail
 from clew.engine.matching import Matcher
+from clew.engine.namespaces import Namespaces
 from clew.engine.outbox import Outbox
 from clew.engine.peers import Attached
 from clew.engine.recovery import LostSessions
@@ -76,6 +77,7 @@ class Reactions:
         attention: Attention,
         outbox: Outbox,
         versions: Versions,
+        namespaces: Namespaces,
         lost: LostSessions,
         on_stale: Callable[[RunEntry], None],
         release: Callable[[RunEntry, Callable[[str], bool]], None],
@@ -92,6 +94,7 @@ class Reactions:
         self._attention = attention
         self._outbox = outbox
         self._versions = versions
+        self._namespaces = namespaces
         self._lost = lost
         self._release = release
         self.watches = Watches(
@@ -200,10 +203,10 @@ class Reactions:
                 self.watches.on_run_watched(sender, hint)
             case FleetChanged():
                 self._fleet.nodes.look_soon()
-            case RoutesChanged():
-                self._background.spawn(self._follow_routes(sender, hint))
-            case RoutesKnown():
-                self._fleet.on_routes_known(sender, hint)
+            case SettingsChanged():
+                self._background.spawn(self._follow_settings(sender, hint))
+            case SettingsKnown():
+                self._fleet.on_settings_known(sender, hint)
             case RunRerouted():
                 self._background.spawn(self._reroute(hint))
             case MailWaits():
@@ -211,13 +214,18 @@ class Reactions:
             case _:
                 assert_never(hint)
 
-    async def _follow_routes(self, sender: str, hint: RoutesChanged) -> None:
+    async def _follow_settings(self, sender: str, hint: SettingsChanged) -> None:
         try:
-            await self._versions.load()
+            await self._load_settings()
         except StoreError as error:
-            logger.warning("fleet.routes_unread error=%s", error)
+            logger.warning("fleet.settings_unread error=%s", error)
         else:
-            self._fleet.hints.send(sender, RoutesKnown(hint.change))
+            self._fleet.hints.send(sender, SettingsKnown(hint.change))
+
+    async def _load_settings(self) -> None:
+        """What holds for all runs, and any node may change."""
+        await self._namespaces.load()
+        await self._versions.load()
 
     async def _reroute(self, hint: RunRerouted) -> None:
         await self._take_up(hint.shard, hint.run_key)
@@ -230,7 +238,7 @@ class Reactions:
     def on_gap(self) -> None:
         """Hints may have been lost: look at everything they would have pointed at."""
         self._fleet.nodes.look_soon()
-        self._background.spawn(self._quietly(self._versions.load))
+        self._background.spawn(self._quietly(self._load_settings))
         self._background.spawn(self._quietly(self._look_around))
         self.fetch_mail()
 
@@ -298,7 +306,7 @@ class Reactions:
             await self._quietly(self._look_around)
             if self._clock.now() - looked_wide_at >= self._fleet.lease:
                 looked_wide_at = self._clock.now()
-                await self._quietly(self._versions.load)
+                await self._quietly(self._load_settings)
                 await self._quietly(self._outbox.sweep)
 
     async def _look_around(self) -> None:

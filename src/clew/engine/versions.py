@@ -152,7 +152,7 @@ class Versions:
             if await self._store.put_deployment_if_revision(row):
                 self._known[key] = (revision + 1, changed)
                 self._reroute(namespace)
-                await self._peers.spread_routes()
+                await self._peers.spread_settings()
                 return changed
             await self.load()
         raise RPCError(
