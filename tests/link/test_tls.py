@@ -112,7 +112,7 @@ async def test_a_node_sees_the_certificate_and_the_key_of_its_client(authority: 
 
 
 def test_settings_that_make_no_sense(authority: Pair) -> None:
-    with pytest.raises(ValueError, match="together"):
+    with pytest.raises(ValueError, match="both or neither"):
         TLSConfig(client_cert=authority[0]).to_context()
     with pytest.raises(ValueError, match="cannot be used"):
         TLSConfig(server_root_ca_cert=b"no certificate").to_context()
