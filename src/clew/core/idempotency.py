@@ -29,20 +29,19 @@ def idempotency_key(secret: bytes, workflow_id: str, activity_id: str, generatio
         activity_id: Of the activity; stable under replay.
         generation: ``ExecutionState.key_generation``.
     """
-    first, second, third = workflow_id.encode(), activity_id.encode(), generation.encode()
-    message = b"%b%b%b%b%b%b" % (
-        len(first).to_bytes(8, "big"),
-        first,
-        len(second).to_bytes(8, "big"),
-        second,
-        len(third).to_bytes(8, "big"),
-        third,
-    )
+    message = _lp(workflow_id) + _lp(activity_id) + _lp(generation)
     inner, outer = _keyed(secret)
     inner, outer = inner.copy(), outer.copy()
     inner.update(message)
     outer.update(inner.digest())
     return outer.hexdigest()
+
+
+@lru_cache(maxsize=4_096)
+def _lp(text: str) -> bytes:
+    """Kept for a while: a run's ids come with each of its activities, an activity's id with each run."""
+    data = text.encode()
+    return len(data).to_bytes(8, "big") + data
 
 
 @lru_cache(maxsize=256)

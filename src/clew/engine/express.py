@@ -357,11 +357,15 @@ class Express:
             if due_at is None:
                 self._cache.mark_closed(entry)
         elif session.is_attached:
-            _send(entry, session, submission.task)
+            task = submission.task
+            if type(task) is ActivityTask:
+                session.sink.offer_activity_task(task)
+            elif isinstance(task, WorkflowTask):
+                _send_workflow_task(entry, session, task)
         if submission.others is not None:
-            for other, task in submission.others:
+            for other, also in submission.others:
                 if other.is_attached:
-                    _send(entry, other, task)
+                    other.sink.offer_activity_task(also)
         submission.set_result(submission.answer)
         events = submission.events
         entry.durable_last_event_id = events[-1].event_id
@@ -400,11 +404,7 @@ def _tasks_of(submission: ExpressSubmission) -> list[tuple[Session, WorkflowTask
     return [(submission.session, submission.task), *(submission.others or ())]
 
 
-def _send(entry: RunEntry, session: Session, task: WorkflowTask | ActivityTask | None) -> None:
-    if type(task) is ActivityTask:
-        session.sink.offer_activity_task(task)
-        return
-    assert type(task) is WorkflowTask, "a session is given a task"
+def _send_workflow_task(entry: RunEntry, session: Session, task: WorkflowTask) -> None:
     if entry.queries or entry.queries_on_task:
         task = with_queries(entry, task)
     session.sink.offer_workflow_task(task)
