@@ -110,6 +110,10 @@ test-unit: $(VENV)/.stamp-dev ## Run the tests that take seconds
 fuzz-link: $(VENV)/.stamp-dev ## Feed a node's link frames at random for some minutes (EXAMPLES=…)
 	CLEW_FUZZ_EXAMPLES=$(or $(EXAMPLES),20000) $(PY) -m pytest tests/link/test_bad_input.py -k 'no_frame or no_bytes' --timeout 3600
 
+.PHONY: fuzz-http
+fuzz-http: $(VENV)/.stamp-dev ## Send the HTTP API requests at random for some minutes (EXAMPLES=…)
+	CLEW_FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(PY) -m pytest tests/server/test_openapi.py -k random --timeout 3600
+
 .PHONY: lint
 lint: $(VENV)/.stamp-dev ## Check style and layers
 	$(BIN)/ruff check .
