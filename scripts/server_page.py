@@ -41,6 +41,9 @@ must say who they are, or `allow_public_without_auth` says that this is meant.
 **Logs** go to stderr, as text or as one JSON object a line (`log_format`), with the event, its facts, and the id of
 the request (`X-Request-Id`). Payloads are in none of them.
 
+**Traces.** With the extra `otel` and an SDK of OpenTelemetry, each request over HTTP is a span in the trace of its
+caller.
+
 **Running it.** In the repository, `deploy/` has a systemd unit, a container file, a compose file with PostgreSQL and
 two nodes, alert rules and a dashboard.
 

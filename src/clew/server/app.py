@@ -23,6 +23,7 @@ from clew.server.problems import HTTPProblem, problem_response
 from clew.server.requests import RequestMiddleware, request_id_of
 from clew.server.settings import ServerSettings
 from clew.server.streams import Streams
+from clew.server.tracing import tracing_middleware
 from clew.server.web.app import PREFIX as WEB_PREFIX
 from clew.server.web.app import WebApp
 from clew.service.contract import Service
@@ -92,6 +93,7 @@ def create_app(
         ],
         middleware=[
             Middleware(RequestMiddleware, observe=observe),
+            *tracing_middleware(),
             *middleware,
         ],
         exception_handlers={HTTPException: _nothing_here},

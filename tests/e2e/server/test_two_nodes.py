@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 RUNS = 60
 DEADLINE_SECONDS = 150.0
 
-PROGRAM = '''
+PROGRAM = """
 from __future__ import annotations
 
 from datetime import timedelta
@@ -40,7 +40,7 @@ class Doubling:
             )
             await workflow.sleep(0.5)
         return number
-'''
+"""
 
 
 @long_test
