@@ -93,6 +93,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     identity: str = ""
     sdk: str = ""
 
+    def __repr__(self) -> str:
+        return f"Hello(versions={self.versions}, received={self.received}, identity={self.identity!r}, …)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("versions", self.versions), ("received", self.received), ("identity", self.identity)]
+
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="welcome"):
     """The answer to a greeting that is accepted.
