@@ -14,7 +14,7 @@ from clew.service import requests as r
 from clew.service.contract import TaskSink
 from tests.link.memory import MemoryDial, MemoryWire
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 
 class FakeSession:

@@ -244,7 +244,7 @@ async def test_a_reader_that_is_slow_holds_up_itself_only() -> None:
     """Its calls wait, unacknowledged; when it reads nothing at all, it is cut, and what was kept for it is freed."""
     service = FakeService()
     service.answer = lambda request: r.GetHistoryResponse(run_id="x" * 50_000)
-    server = make_server(service, window_bytes=200_000, slow_seconds=0.3)
+    server = make_server(service, window_bytes=200_000, slow_seconds=1.5)
     raw = await greeted(server)
     request = r.GetHistoryRequest(namespace="n", workflow_id="w")
     [slow] = server._sessions.values()
