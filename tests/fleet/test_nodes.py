@@ -251,5 +251,4 @@ async def test_an_idle_fleet_asks_the_store_almost_nothing(shop: FleetShop) -> N
     shop.faults.calls.clear()
     await live_again(shop, 60)
     per_second = sum(shop.faults.calls.values()) / 60
-    print(f"{per_second:.2f} calls a second: {dict(shop.faults.calls)}")
     assert per_second < 5, f"three idle nodes make {per_second:.1f} calls a second: {shop.faults.calls}"
