@@ -14,6 +14,8 @@ import pytest
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask
 from clew.model.failure import ApplicationInfo
 from clew.model.policies import DeploymentVersion
+from clew.server.api import sse
+from clew.server.streams import Streams
 from clew.service import requests as r
 from clew.service.tokens import encode_task_token
 from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
@@ -216,8 +218,6 @@ async def test_a_stream_tells_all_events_and_ends_with_the_run(served: Served) -
 
 
 async def test_streams_end_when_the_server_stops_and_are_bounded(served: Served) -> None:
-    from clew.server.streams import Streams
-
     streams = Streams(1)
     await served.serve(streams=streams)
     await started(served)
@@ -233,21 +233,29 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(served: Served)
     assert (await served.http.get("/healthz")).status_code == 200
 
 
-async def test_a_stream_of_a_list_tells_what_is_new_and_what_changed(served: Served) -> None:
-    from clew.server.streams import Streams
-
+async def test_a_stream_of_a_list_tells_what_is_new_what_changed_and_what_left(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.01)
     streams = Streams(1)
-    await served.serve(streams=streams)
+    request = r.ListWorkflowsRequest(namespace="default", query="ExecutionStatus = 'Running'")
     await started(served, "w1")
-    following = asyncio.ensure_future(served.http.get(f"{API}/workflow-stream", params={"query": "WorkflowType = 'W'"}))
-    while streams.count == 0:
-        await asyncio.sleep(0)
+    first = await served.engine.list_workflows(request)
+    stream = sse._list_messages(served.engine, streams, request, first)
+
+    async def told() -> tuple[str, Any]:
+        message = messages((await soon(anext(stream))).decode())[0]
+        return message[1], message[2].get("workflow_id", message[2].get("run_id", message[2].get("reason")))
+
+    assert await told() == ("run", "w1")
+    await started(served, "w2")
+    assert await told() == ("run", "w2")
+    await served.signal("s")
+    assert await told() == ("run", "w1")
     await served.http.post(f"{W1}/terminate", json={})
-    await asyncio.sleep(1.5)
+    assert await told() == ("gone", first.executions[0].run_id)
     streams.stop()
-    told = messages((await soon(following)).text)
-    assert (told[0][1], told[0][2]["status"]) == ("run", "Running")
-    assert told[-1][1] == "end"
+    assert await told() == ("end", "stopping")
 
 
 # --- activities that end elsewhere -----------------------------------------------------------------------------------
