@@ -272,6 +272,14 @@ async def test_every_mutating_call_is_written_down_without_payloads(sample: str)
             assert SECRET_VALUE not in msgspec.json.encode(record).decode()
 
 
+async def test_the_traffic_of_tasks_can_be_left_out() -> None:
+    audit = Notebook()
+    service = service_as(FakeService(), "*:admin", audit=audit, audits_tasks=False)
+    for sample in ("complete_activity", "complete_workflow_task", "attach_worker", "start_workflow"):
+        await call(service, sample)
+    assert [record.call for record in audit.records] == ["attach_worker", "start_workflow"]
+
+
 async def test_the_record_names_what_was_acted_on() -> None:
     audit = Notebook()
     service = service_as(FakeService(), "ours:client", audit=audit)

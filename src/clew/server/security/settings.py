@@ -36,12 +36,14 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         size_bytes_max: How large one file may grow.
         kept_count: How many older ones are kept.
         is_required: Whether a mutating call is refused while the file cannot be written.
+        has_tasks: Whether the answers of workers to their tasks are written down too; histories name the worker anyway.
     """
 
     path: str
     size_bytes_max: int = 100 * 1024 * 1024
     kept_count: int = 10
     is_required: bool = False
+    has_tasks: bool = True
 
 
 class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,6 +162,7 @@ class SecurityParts:
             seals=TokenSeals(secret_of) if settings.has_authentication else None,
             limiter=limiter,
             audit=audit,
+            audits_tasks=log is None or log.has_tasks,
             is_audit_required=log is not None and log.is_required,
         )
         asked: list[Authenticator] = [*([keys] if keys is not None else []), *tokens, *certificates]
