@@ -70,7 +70,7 @@ sim: $(VENV)/.stamp-dev ## Simulate one seed under faults and check every law (S
 
 .PHONY: sim-soak
 sim-soak: $(VENV)/.stamp-dev ## Simulate seed after seed (ARGS="--from 0 --count 10000")
-	PYTHONHASHSEED=0 $(PY) -m tests.simulation $(or $(ARGS),--count 10000)
+	PYTHONHASHSEED=0 $(PY) -m tests.simulation --log tests/simulation/soaked.jsonl $(or $(ARGS),--count 10000)
 
 .PHONY: test-postgres
 test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, service, cases, outages, the long ones too

@@ -16,8 +16,8 @@ from tests.simulation.simulate import from_json, shrink, simulate, to_json
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 """Plans that once broke a law, each named after what was wrong, cut down."""
 
-FIXED_SEEDS = range(60)
-FRESH_SECONDS = float(os.environ.get("CLEW_SIM_SECONDS", "20"))
+FIXED_SEEDS = range(42)
+FRESH_SECONDS = float(os.environ.get("CLEW_SIM_SECONDS", "12"))
 """Real time for seeds that no run before this one has seen."""
 
 

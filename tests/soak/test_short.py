@@ -12,7 +12,7 @@ from tests.soak.__main__ import soak
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at itself through /proc")
 async def test_a_few_seconds_of_the_soak(tmp_path: Path) -> None:
-    told = await soak(tmp_path, seconds=16, kill_every=2, width=10)
+    told = await soak(tmp_path, seconds=12, kill_every=2, width=10)
     assert told["kills"] >= 2
     assert told["acknowledged"] > 20
     assert told["calm_runs"] > 10

@@ -92,6 +92,8 @@ class Claims:
         )
         refused = start(submission, session, row.scheduled_event_id, row.attempt, self._clock.now())
         if isinstance(refused, Rejection):
+            if not await self._locator.is_current(entry):
+                return await self.start(row, is_shared=is_shared)
             await self._store.delete_tasks([row.task_id])
             return True
         self._funnel.submit_prepared(submission)
