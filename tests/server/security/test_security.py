@@ -289,4 +289,4 @@ async def test_credentials_show_in_no_text(door: Door) -> None:
         repr(await door.knock(made.key)),
     ):
         assert made.key not in text
-        assert made.key.rpartition("_")[2] not in text
+        assert made.key.split("_", 2)[2] not in text
