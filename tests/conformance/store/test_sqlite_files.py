@@ -258,7 +258,8 @@ async def test_a_store_of_an_older_clew_is_brought_up_to_date(path: str) -> None
     await open_and_close(path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("DROP TABLE deployments")
-    connection.execute("DELETE FROM schema_migrations WHERE name LIKE '002%'")
+    connection.execute("DROP TABLE api_keys")
+    connection.execute("DELETE FROM schema_migrations WHERE name NOT LIKE '001%'")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     with pytest.raises(StoreIncompatible):
