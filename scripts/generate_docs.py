@@ -13,6 +13,7 @@ from typing import Any
 from clew.lint import RULES, LintRule
 from clew.model.rejection import RejectionCode
 from clew.service.errors import CODE_TABLE, CodeEntry
+from scripts.cases_page import render as cases_page
 from scripts.cli_page import cli_lines
 from scripts.http_page import http_lines, openapi_text
 from scripts.metrics_page import metrics_lines
@@ -137,6 +138,7 @@ def _lint_rule_lines(rule: LintRule) -> list[str]:
 
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "glossary.md": glossary_page,
+    DOCS / "reference" / "cases.md": cases_page,
     DOCS / "reference" / "cli.md": cli_page,
     DOCS / "reference" / "errors.md": errors_page,
     DOCS / "reference" / "http-api.md": http_api_page,
