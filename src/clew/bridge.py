@@ -100,7 +100,7 @@ class ServiceThread:
         future: asyncio.Future[T] = loop.create_future()
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            mailbox = self._mailboxes[loop] = _Mailbox()
+            mailbox = self._mailboxes[loop] = _Mailbox(self.loop)
         call = _Call(method, request, future, mailbox)
         if type(request) in _ABANDONABLE:
             future.add_done_callback(lambda done: self.post(call.abandon) if done.cancelled() else None)
@@ -239,9 +239,10 @@ class _Call:
 class _Mailbox:
     """Answers on their way to one caller's loop."""
 
-    __slots__ = ("_is_woken", "_letters")
+    __slots__ = ("_is_woken", "_letters", "_service_loop")
 
-    def __init__(self) -> None:
+    def __init__(self, service_loop: ServiceLoop) -> None:
+        self._service_loop = service_loop
         self._letters: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_woken = False
 
@@ -253,7 +254,7 @@ class _Mailbox:
             return
         self._is_woken = True
         try:
-            loop.call_soon_threadsafe(self._drain)
+            self._service_loop.wake_other(loop, self._drain)
         except RuntimeError:
             # The caller's loop is closed: nobody waits for these any more.
             self._letters.clear()

@@ -105,6 +105,16 @@ class TurnOwner(Protocol):
         ...
 
 
+def _run_each(callbacks: list[Callable[[], object]]) -> None:
+    """Run them as the loop itself would: one that raises is told about, and costs the others nothing."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - told
+            context = {"message": f"Exception in callback {callback!r}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
 @final
 class _Entry(asyncio.Handle):
     """A callback in the queue; asyncio's own, without what debugging asks for."""
@@ -164,10 +174,45 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """The turn that is being run, if one is; taken out by its thread or by the watch."""
         self._seat_thread: threading.Thread | None = None
         self._turn_number = 0
+        self._outward: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
+        """What is to run on other loops, gathered until this round of callbacks is over."""
         self._is_watched = False
         self._watch_wanted: threading.Event | None = None
         self._ended = threading.Event()
         self._move_lock = threading.Lock()
+
+    # --- other loops ----------------------------------------------------------------------------------------
+
+    def wake_other(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        """Run `callback` on another loop soon; from any thread.
+
+        From this loop's own thread all that a round of callbacks has for a loop goes there with one wake-up, when the
+        round is over: each wake-up is a system call, and lets the other thread have the interpreter before it has all
+        that it could work on.
+
+        Raises:
+            RuntimeError: That loop is closed.
+        """
+        if threading.get_ident() != self._thread_id or self._stopping:
+            loop.call_soon_threadsafe(callback)
+            return
+        callbacks = self._outward.get(loop)
+        if callbacks is not None:
+            callbacks.append(callback)
+            return
+        if loop.is_closed():
+            raise RuntimeError("Event loop is closed")
+        self._outward[loop] = [callback]
+
+    def _wake_others(self) -> None:
+        outward, self._outward = self._outward, {}
+        for loop, callbacks in outward.items():
+            try:
+                loop.call_soon_threadsafe(_run_each, callbacks)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                # Closed since then: nobody is there for whom these could matter.
 
     # --- lent turns -----------------------------------------------------------------------------------------
 
@@ -293,6 +338,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     def _run_until_stopped(self) -> None:
         ready, pop = self._ready, self._ready.popleft
         while True:
+            if self._outward:  # left behind on the thread that this loop has come from
+                self._wake_others()
             self._wait()
             for _ in _CALLBACKS_A_ROUND:
                 if not ready:
@@ -308,8 +355,12 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                     self._tell(entry, error)
                 # Let go of it before the loop sleeps: it may hold the last run.
                 entry = None  # type: ignore[assignment]
+            if self._outward:
+                self._wake_others()
             if self._turns:
                 self._run_turns()
+            if self._outward:
+                self._wake_others()
             if self._stopping:
                 break
 

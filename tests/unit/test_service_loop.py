@@ -314,3 +314,77 @@ def test_a_turn_that_raises_is_told_and_the_loop_goes_on(thread: ServiceThread) 
     owner.wait("done")
     assert [what for what, _, _ in owner.notes] == ["run", "ZeroDivisionError('division by zero')", "done"]
     assert on_loop(thread, lambda: 1) == 1
+
+
+# --- other loops -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_round_has_for_another_loop_goes_there_with_one_wake_up(
+    thread: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = asyncio.get_running_loop()
+    wake_ups: list[object] = []
+    seen: list[int] = []
+    arrived = asyncio.Event()
+    wake = here.call_soon_threadsafe
+
+    def count(callback: Callable[..., object], *args: Any) -> object:
+        wake_ups.append(callback)
+        return wake(callback, *args)
+
+    monkeypatch.setattr(here, "call_soon_threadsafe", count)
+
+    def fail() -> None:
+        raise ValueError("one of them")
+
+    told: list[dict[str, Any]] = []
+    here.set_exception_handler(lambda _, context: told.append(context))
+
+    def work() -> None:
+        for number in range(10):
+            thread.loop.wake_other(here, lambda number=number: seen.append(number))  # type: ignore[misc]
+            if number == 4:
+                thread.loop.wake_other(here, fail)
+        thread.loop.wake_other(here, arrived.set)
+
+    await asyncio.to_thread(on_loop, thread, work)
+    async with asyncio.timeout(DEADLINE):
+        await arrived.wait()
+    assert seen == list(range(10))
+    assert len([callback for callback in wake_ups if "_run_each" in repr(callback)]) == 1
+    assert [str(context["exception"]) for context in told] == ["one of them"]
+
+
+async def test_other_loops_are_woken_at_once_from_elsewhere_and_when_the_turn_at_hand_moves_the_loop(
+    thread: ServiceThread,
+) -> None:
+    here = asyncio.get_running_loop()
+    arrived = asyncio.Event()
+    thread.loop.wake_other(here, arrived.set)  # from a thread that is not the loop's
+    async with asyncio.timeout(DEADLINE):
+        await arrived.wait()
+    arrived.clear()
+    go_on = threading.Event()
+    owner = Owner()
+
+    def block() -> None:
+        thread.loop.wake_other(here, arrived.set)
+        assert go_on.wait(DEADLINE)
+
+    await asyncio.to_thread(on_loop, thread, lambda: thread.loop.lend(owner, owner.turn("blocks", block)))
+    async with asyncio.timeout(DEADLINE):
+        await arrived.wait()  # though the turn still runs
+    go_on.set()
+    await asyncio.to_thread(owner.wait, "late")
+
+
+def test_a_closed_loop_is_refused(thread: ServiceThread) -> None:
+    closed = asyncio.new_event_loop()
+    closed.close()
+
+    def work() -> str:
+        with pytest.raises(RuntimeError, match="closed"):
+            thread.loop.wake_other(closed, lambda: None)
+        return "refused"
+
+    assert on_loop(thread, work) == "refused"

@@ -87,6 +87,7 @@ class ActivityCalls:
         on_error: Told a bug; from any thread.
         metric_meter: For `activity.metric_meter`.
         lender: The service loop, if it may run quick calls of local activities itself.
+        service_loop: Where `start` is called.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class ActivityCalls:
         on_error: Callable[[BaseException], None],
         metric_meter: MetricMeter = MetricMeter.noop,
         lender: ServiceLoop | None = None,
+        service_loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._loop = loop
         self._threads = threads
@@ -128,7 +130,10 @@ class ActivityCalls:
         self._shutdown_event = LazyEvent()
         self._async_shutdown_event = asyncio.Event()
         self._shutdown = _CompositeEvent(self._shutdown_event, self._async_shutdown_event)
-        self._to_start: Inbox[Attempt] = Inbox(loop.call_soon_threadsafe, self._start_task, on_error)
+        wake: Callable[[Callable[[], None]], object] = loop.call_soon_threadsafe
+        if isinstance(service_loop, ServiceLoop):
+            wake = functools.partial(service_loop.wake_other, loop)
+        self._to_start: Inbox[Attempt] = Inbox(wake, self._start_task, on_error)
 
     # --- called on the service loop -------------------------------------------------------------------------
 

@@ -301,6 +301,7 @@ class Parts:
             on_error=self._on_error,
             metric_meter=options.metric_meter,
             lender=self._lender(),
+            service_loop=self._connection.service_loop,
         )
 
     def _lender(self) -> ServiceLoop | None:
