@@ -13,6 +13,7 @@ EXIT_CODES = {
     0: "Done.",
     codes.LINT_FINDINGS: "`lint`: there are findings.",
     2: "Wrong usage, or an argument that cannot be right.",
+    3: "A server does not know the caller, or does not let it do that.",
     4: "No such store, namespace, workflow or run.",
     5: "The workflow id is taken.",
     6: "Not in the state the run is in.",
