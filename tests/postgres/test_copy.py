@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from clew import activity, workflow
 from clew.adapters import SystemClock
+from clew.cli import main
 from clew.client import Client
 from clew.copying import CopyMismatch, CopyReport, copy_store
 from clew.ports.store import StoreInUse
@@ -128,3 +130,20 @@ async def test_single_runs_are_copied_and_engines_are_in_the_way(dsn: str, tmp_p
         assert len(await histories(client)) == 3
         with pytest.raises(StoreInUse, match="in use by 1 engines"):
             await copy(file, dsn)
+
+
+@pytest.mark.filterwarnings("error")
+async def test_the_command_needs_source_and_target_only(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEW_CONFIG_FILE", str(tmp_path / "none.toml"))
+    monkeypatch.delenv("CLEW_ADDRESS", raising=False)
+    source = f"sqlite:{tmp_path / 'old.db'}"
+    async with await Client.connect(source) as client:
+        await client.start_workflow("Waits", "claim", id="claim-1", task_queue="copy")
+    code = await asyncio.to_thread(main, ["db", "copy", source, dsn, "-w", "claim-1", "--output", "json"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    assert json.loads(told.out)["copied"] == 1
+    async with await Client.connect(dsn) as client:
+        assert (await client.count_workflows()).count == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -70,24 +70,45 @@ class Place:
         return self.output != "table"
 
 
-def command(group: click.Group, name: str) -> Callable[[Callable[..., Awaitable[int | None]]], click.Command]:
-    """Make an async function a command of `group`; it gets the common options as its first argument, a `Place`."""
+def command(
+    group: click.Group, name: str, *, needs_address: bool = True
+) -> Callable[[Callable[..., Awaitable[int | None]]], click.Command]:
+    """Make an async function a command of `group`; it gets the common options as its first argument, a `Place`.
+
+    Args:
+        group: Where it belongs.
+        name: How it is called.
+        needs_address: Whether it works at one place. One that takes its places as arguments has only those of the
+            common options that say how to print.
+    """
+    common = _PLACE_OPTIONS if needs_address else _PRINT_OPTIONS
 
     def decorate(function: Callable[..., Awaitable[int | None]]) -> click.Command:
         @functools.wraps(function)
         def run(**options: Any) -> int | None:
-            place = place_of(options)
+            place = place_of(options, needs_address=needs_address)
             try:
                 return asyncio.run(_awaited(function(place, **options)))
             except BrokenPipeError as error:
                 raise ReaderGone from error
 
-        return group.command(name)(place_options(run))
+        return group.command(name)(_with_options(run, common))
 
     return decorate
 
 
 _OUTPUTS: Final = ("table", "json", "jsonl")
+_PROFILE: Final = click.option(
+    "--profile", envvar="CLEW_PROFILE", help="Takes what is not given here from a file; see the top."
+)
+_OUTPUT: Final = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(_OUTPUTS),
+    envvar="CLEW_OUTPUT",
+    help="For people (table, if not set), as one JSON document, or as one a line.",
+)
+_PRINT_OPTIONS: Final = (_PROFILE, _OUTPUT)
 _PLACE_OPTIONS: Final = (
     click.option(
         "--store",
@@ -99,31 +120,29 @@ _PLACE_OPTIONS: Final = (
         help="Connection string of a store, such as sqlite:claims.db, or HOST:PORT of a server.",
     ),
     click.option("--namespace", "-n", envvar="CLEW_NAMESPACE", help="`default` if none is set."),
-    click.option("--profile", envvar="CLEW_PROFILE", help="Takes what is not given here from a file; see the top."),
+    _PROFILE,
     click.option("--api-key", envvar="CLEW_API_KEY", metavar="KEY", help="For a server; rather set CLEW_API_KEY."),
     click.option("--tls/--no-tls", default=None, help="Speak TLS with a server; done when there is a key."),
-    click.option(
-        "--output",
-        "-o",
-        type=click.Choice(_OUTPUTS),
-        envvar="CLEW_OUTPUT",
-        help="For people (table, if not set), as one JSON document, or as one a line.",
-    ),
+    _OUTPUT,
 )
 
 
 def place_options(function: F) -> F:
     """Add the options that say where a command works; `place_of` reads them."""
-    for option in reversed(_PLACE_OPTIONS):
+    return _with_options(function, _PLACE_OPTIONS)
+
+
+def _with_options(function: F, options: Sequence[Callable[[F], F]]) -> F:
+    for option in reversed(options):
         function = option(function)
     return function
 
 
 def place_of(options: dict[str, Any], *, needs_address: bool = True) -> Place:
-    """Take the options of `place_options` out, and give the place they mean, with the profile filled in.
+    """Take the common options out, and give the place they mean, with the profile filled in.
 
     Args:
-        options: What click gave.
+        options: What click gave; a command need not have all of them.
         needs_address: Whether the command cannot do without.
 
     Raises:
@@ -131,11 +150,11 @@ def place_of(options: dict[str, Any], *, needs_address: bool = True) -> Place:
     """
     named = options.pop("profile")
     profile = load_profile(named)
-    store = options.pop("store") or profile.address
-    namespace = options.pop("namespace") or profile.namespace or "default"
+    store = options.pop("store", None) or profile.address
+    namespace = options.pop("namespace", None) or profile.namespace or "default"
     output = options.pop("output") or profile.output or "table"
-    api_key = options.pop("api_key") or profile.credentials()
-    tls = options.pop("tls")
+    api_key = options.pop("api_key", None) or profile.credentials()
+    tls = options.pop("tls", None)
     if output not in _OUTPUTS:
         raise CommandError(f"The profile sets output to {output!r}; it may be {', '.join(_OUTPUTS)}.")
     if not store and needs_address:

@@ -135,7 +135,7 @@ async def role(place: Place, role: str) -> None:
         print(script, end="")
 
 
-@command(db, "copy")
+@command(db, "copy", needs_address=False)
 @click.argument("source")
 @click.argument("target")
 @click.option("--only", "-n", "namespaces", multiple=True, help="This namespace only; may be given again.")
