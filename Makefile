@@ -55,9 +55,10 @@ bench-fleet: $(VENV)/.stamp-dev ## Measure how much more nodes on one PostgreSQL
 
 # --- check ------------------------------------------------------------------------------------------------------------
 
+JOBS ?= 2
 .PHONY: test
-test: $(VENV)/.stamp-dev ## Run the whole test suite
-	$(PY) -m pytest $(ARGS)
+test: $(VENV)/.stamp-dev ## Run the whole test suite, files of it side by side (JOBS=2)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: second-look
 second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and three times each
