@@ -86,7 +86,9 @@ async def connect_over(
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> LinkedConnection:
     """Connect with the given way to dial; see `connect_server`."""
-    options = ClientOptions(identity=identity, patience_seconds=patience_seconds, connect_seconds=connect_seconds)
+    options = ClientOptions(
+        identity=identity, patience_seconds=patience_seconds, connect_seconds=connect_seconds, address=address
+    )
     thread = ServiceThread(f"clew-link:{name}"[:60])
 
     async def start(_: None) -> LinkClient:

@@ -19,6 +19,7 @@ from clew.cli._groups import NounGroup
 from clew.cli._output import print_json, print_json_line, print_table, time_text
 from clew.cli._supervisor import Supervisor
 from clew.cli._worker_code import make_workers
+from clew.cli._worker_log import LEVELS, set_up_worker_log
 from clew.client import WorkerDeploymentDescription, WorkerDeploymentInfo
 from clew.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, VersioningOverride
 from clew.model.policies import DeploymentVersion
@@ -41,25 +42,30 @@ def deployment() -> None:
 @click.option("--task-queue", "-q", default="default", show_default=True, help="Of a worker made from a bare module.")
 @click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="How many to run it in.")
 @click.option("--reload", "is_reloading", is_flag=True, help="Start anew when code below this directory changes.")
+@click.option("--log-level", type=click.Choice(LEVELS), help="Of Clew's log on stderr; info if not set.")
 @place_options
-def run(module: str, task_queue: str, processes: int, is_reloading: bool, **options: Any) -> None:
+def run(
+    module: str, task_queue: str, processes: int, is_reloading: bool, log_level: str | None, **options: Any
+) -> None:
     """Run the worker of a MODULE until it is told to stop (SIGTERM or Ctrl-C).
 
     MODULE is one with workflows and activities, all of which are registered; or module:function, where the function
     gets a client and returns a Worker, or several. With --processes each process has its own, and one that dies is
-    started again.
+    started again. The log goes to stderr, unless the module sets up logging itself.
     """
     place = place_of(options)
     if processes == 1 and not is_reloading:
-        asyncio.run(_run_workers(place, module, task_queue))
+        asyncio.run(_run_workers(place, module, task_queue, log_level))
         return
     arguments = ["worker", "run", module, "--task-queue", task_queue, *place.arguments()]
+    arguments += ["--log-level", log_level] if log_level is not None else []
     asyncio.run(_supervise(Supervisor(arguments, count=processes, is_reloading=is_reloading, secrets=place.secrets())))
 
 
-async def _run_workers(place: Place, module: str, task_queue: str) -> None:
+async def _run_workers(place: Place, module: str, task_queue: str, log_level: str | None) -> None:
     async with await connect(place) as client:
         workers = await make_workers(client, module, task_queue)
+        set_up_worker_log(log_level)
         print(f"Working for {client.connection.address}, namespace {client.namespace!r}.", file=sys.stderr, flush=True)
         loop = asyncio.get_running_loop()
         running = [asyncio.ensure_future(one.run()) for one in workers]

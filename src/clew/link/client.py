@@ -23,6 +23,7 @@ from clew.link import frames as f
 from clew.link.calls import decode_rejection
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.lane import Lane
+from clew.link.outage import OutageLog
 from clew.link.remote import RemoteService
 from clew.link.wire import Wire, WireUser
 from clew.model.limits import LIMITS_DEFAULT, Limits
@@ -65,12 +66,14 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         sdk: Name and version of the library.
         patience_seconds: How long a call waits for a connection before it is refused.
         connect_seconds: The same for the first connection.
+        address: Where the nodes are, for the log.
     """
 
     identity: str = ""
     sdk: str = "clew"
     patience_seconds: float = 10.0
     connect_seconds: float = 5.0
+    address: str = ""
 
 
 @final
@@ -112,6 +115,7 @@ class LinkClient:
         self._connection: _ClientConnection | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self._is_moving = False
+        self._outage = OutageLog(self.options.address, self._loop.time)
 
     async def start(self) -> None:
         """Connect; returns when a node has let this client in.
@@ -175,6 +179,8 @@ class LinkClient:
             await asyncio.wait([connection.lost])
             lost_at = self._loop.time()
             self._disconnected()
+            if not self.is_closed:
+                self._outage.lost(connection.lost.result(), is_planned=self._is_moving)
             if not self._is_moving:
                 # Many clients of one node lose it in the same moment.
                 await asyncio.sleep(self._chance() * WAIT_SECONDS_FIRST)
@@ -230,6 +236,7 @@ class LinkClient:
         self.connects_count += 1
         self.service.connected(lane, welcome.options, is_new=is_new)
         self._ping_later()
+        self._outage.back()
         if not self._ready.done():
             self._ready.set_result(None)
         _log.debug("link.connected node=%s resumed=%s", welcome.node, welcome.is_resumed)
@@ -237,6 +244,7 @@ class LinkClient:
     def _not_connected(self, error: Exception, lost_at: float) -> None:
         refusal = error if isinstance(error, RPCError) else RPCError(_unreachable(error))
         self.last_error = refusal
+        self._outage.failed(refusal)
         is_final = not refusal.is_retryable
         away = self._loop.time() - lost_at
         if not self._ready.done() and (is_final or away >= self.options.connect_seconds):
@@ -298,7 +306,7 @@ class LinkClient:
             return
         if self._loop.time() - lane.heard_at > self._server_options.silence_seconds:
             _log.info("link.silent node=%s", self.node)
-            connection.abort()
+            connection.abort(f"nothing was heard for {self._server_options.silence_seconds:g} s")
             return
         if self._loop.time() - lane.heard_at > self._server_options.ping_seconds / 2:
             lane.send_ping()
@@ -313,9 +321,11 @@ class _ClientConnection:
         loop = asyncio.get_running_loop()
         self.wire: Wire | None = None
         self.greeted: asyncio.Future[None] = loop.create_future()
-        self.lost: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[str] = loop.create_future()
+        """Why, for the log."""
         self._client = client
         self._is_cut = False
+        self._end_reason = ""
 
     def frame_received(self, frame: bytes) -> None:
         """A frame came."""
@@ -341,16 +351,19 @@ class _ClientConnection:
         if not self.greeted.done():
             self._fail(ConnectionError(f"the connection was closed before the greeting was answered ({code} {reason})"))
         if not self.lost.done():
-            self.lost.set_result(None)
+            known = self._end_reason or reason
+            self.lost.set_result(f"{known or 'the connection broke'} ({code})")
 
     def close(self, code: CutCode, reason: str) -> None:
         """Close."""
         self._is_cut = True
+        self._end_reason = reason
         if self.wire is not None:
             self.wire.close(code, reason)
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "") -> None:
         """Close at once."""
+        self._end_reason = reason
         if self.wire is not None:
             self.wire.abort()
 

@@ -197,6 +197,13 @@ class Parts:
 
     async def _stop_activities(self, activities: ActivityTasks) -> None:
         grace = self._options.graceful_shutdown_timeout.total_seconds()
+        if activities.running_count:
+            _log.info(
+                "worker.stopping task_queue=%s: waiting up to %g s for %d running activities",
+                self._options.task_queue,
+                grace,
+                activities.running_count,
+            )
         idle = asyncio.ensure_future(activities.wait_idle(grace))
         shortened = asyncio.ensure_future(self._shortened.wait())
         await asyncio.wait((idle, shortened), return_when=asyncio.FIRST_COMPLETED)
