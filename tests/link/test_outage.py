@@ -132,7 +132,7 @@ async def test_a_client_whose_key_was_revoked_tells_it_and_not_the_key(
     async def admit(hello: Hello, peer: Peer) -> Admission:
         if is_revoked:
             raise REVOKED
-        return Admission(FakeService())  # type: ignore[arg-type]
+        return Admission(FakeService())
 
     async def token() -> str:
         return "clew_secret"
