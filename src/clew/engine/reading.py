@@ -15,7 +15,7 @@ from clew.engine.namespaces import Namespaces
 from clew.engine.peers import ALONE, Peers
 from clew.engine.runs import RunEntry
 from clew.engine.summary import info_of
-from clew.engine.visibility import parse_filter
+from clew.engine.visibility import ANY_TYPE, FilterError, parse_filter
 from clew.model.events import Event, WorkflowExecutionStarted
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store, VisibilityFilter
@@ -77,7 +77,7 @@ class Reader:
         """A page of runs, newest first."""
         with telling_store_errors():
             await self._namespaces.find(request.namespace)
-        where = self._filter(request.query)
+            where = await self._filter(request.namespace, request.query)
         size = max(1, min(request.page_size, PAGE_SIZE_MAX))
         before = _page_position(request.page_token)
         with telling_store_errors():
@@ -89,7 +89,8 @@ class Reader:
         """How many runs there are, in all and by status."""
         with telling_store_errors():
             await self._namespaces.find(request.namespace)
-            counts = await self._store.count_runs(request.namespace, self._filter(request.query))
+            where = await self._filter(request.namespace, request.query)
+            counts = await self._store.count_runs(request.namespace, where)
         groups = {status.value: count for status, count in counts.items() if count}
         return CountWorkflowsResponse(count=sum(groups.values()), groups=groups)
 
@@ -140,9 +141,16 @@ class Reader:
         """The last event that is durable: readers must not see what may yet be lost (law 3)."""
         return entry.durable_last_event_id
 
-    @staticmethod
-    def _filter(query: str) -> VisibilityFilter | None:
-        return parse_filter(query) if query.strip() else None
+    async def _filter(self, namespace: str, query: str) -> VisibilityFilter | None:
+        """Read a filter; the store is asked for names only when those of the system do not do."""
+        if not query.strip():
+            return None
+        try:
+            return parse_filter(query, {})
+        except FilterError:
+            names = await self._store.list_search_attributes(namespace)
+        # A name has the type of its first value, and other runs may give it others: the values of a filter may too.
+        return parse_filter(query, dict.fromkeys(names, ANY_TYPE))
 
 
 def _give_up(waiter: asyncio.Future[None]) -> None:

@@ -66,7 +66,9 @@ SYSTEM_ATTRIBUTES: Final[dict[str, str]] = {
 }
 """What every run can be searched by, with the type of each."""
 
-_ANY: Final = "any type"
+ANY_TYPE: Final = "any type"
+"""Of an attribute that runs give values of several types."""
+
 _ORDER: Final = ("=", "!=", ">", ">=", "<", "<=", "IN", "NOT IN", "BETWEEN")
 _PREFIX: Final = ("STARTS_WITH", "NOT STARTS_WITH")
 _SET: Final = ("=", "!=", "IN", "NOT IN")
@@ -80,10 +82,29 @@ _OPERATORS: Final[dict[str, tuple[str, ...]]] = {
     "Datetime": _ORDER,
     "Duration": _ORDER,
     "Bool": ("=", "!="),
-    _ANY: (*_ORDER, *_PREFIX),
+    ANY_TYPE: (*_ORDER, *_PREFIX),
 }
 _NULLS: Final = ("IS NULL", "IS NOT NULL")
 _STATUSES: Final = {status.value.lower(): status.value for status in WorkflowExecutionStatus}
+_BUILT_IN: Final[dict[str, str]] = {
+    **SYSTEM_ATTRIBUTES,
+    **PREDEFINED_ATTRIBUTES,
+    "TemporalChangeVersion": "KeywordList",
+}
+"""The attributes that need no run to be known: also the one by which runs with a patch are found."""
+
+_ALIASES: Final[dict[str, str]] = {
+    "Status": "ExecutionStatus",
+    "Type": "WorkflowType",
+    "Id": "WorkflowId",
+    "Run": "RunId",
+    "Queue": "TaskQueue",
+    "Started": "StartTime",
+    "Closed": "CloseTime",
+    "Duration": "ExecutionDuration",
+}
+"""What people call system attributes, as in the headings of lists; never accepted, only told the right name."""
+
 _CLOSENESS: Final = 0.8
 """How like a known name an unknown one must be to be taken for a slip of the pen."""
 
@@ -145,7 +166,8 @@ def parse_filter(text: str, attributes: Mapping[str, str] | None = None) -> Visi
 
     Args:
         text: The filter; empty means no condition. attributes: The search attributes that exist beside the system's,
-        with their types (``Keyword``, ``KeywordList``, ``Text``, ``Int``, ``Double``, ``Bool``, ``Datetime``).
+        with their types (``Keyword``, ``KeywordList``, ``Text``, ``Int``, ``Double``, ``Bool``, ``Datetime``, or
+        `ANY_TYPE`); any other name is refused.
         ``None`` means unknown: any name is then taken, unless it looks like a system attribute misspelt.
 
     Raises:
@@ -267,11 +289,11 @@ class _Parser:
             if token.text.upper() == "NOT":
                 _refuse_at(token, "NOT (…) is not supported. Use !=, NOT IN, NOT STARTS_WITH or IS NOT NULL")
             _refuse_word(token, "the name of an attribute, such as WorkflowType")
-        kind = SYSTEM_ATTRIBUTES.get(name) or PREDEFINED_ATTRIBUTES.get(name)
+        kind = _BUILT_IN.get(name)
         if kind is None and self._attributes is not None:
             kind = self._attributes.get(name)
             if kind is not None and kind not in _OPERATORS:
-                kind = _ANY
+                kind = ANY_TYPE
         if kind is None:
             kind = self._unknown_attribute(token, name)
         return name, kind
@@ -279,16 +301,17 @@ class _Parser:
     def _unknown_attribute(self, token: _Token, name: str) -> str:
         if name.upper() in _REFUSED:
             _refuse_at(token, _REFUSED[name.upper()])
-        known = [*SYSTEM_ATTRIBUTES, *PREDEFINED_ATTRIBUTES, *(self._attributes or ())]
-        close = _close_matches(name, known)
+        known = [*_BUILT_IN, *(self._attributes or ())]
+        close = _close_matches(name, known) if self._attributes is None else _meant(name, known)
         if self._attributes is None and not close:
-            return _ANY
+            return ANY_TYPE
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        others = ", ".join(sorted(self._attributes or ())) or "none so far"
+        others = ", ".join(sorted(set(self._attributes or ()).difference(_BUILT_IN))) or "none so far"
         _refuse_at(
             token,
-            f"there is no attribute {name!r}. {hint}There are {', '.join(SYSTEM_ATTRIBUTES)}; "
-            f"and search attributes in use: {others}",
+            f"there is no attribute {name!r}. {hint}There are {', '.join(_BUILT_IN)}; "
+            f"and search attributes in use: {others}. A search attribute can be used in filters from the first run of "
+            "the namespace on that has it",
             attribute=name,
         )
 
@@ -383,6 +406,16 @@ def _close_matches(name: str, known: Sequence[str]) -> list[str]:
     return [by_key[found] for found in difflib.get_close_matches(key, list(by_key), n=2, cutoff=_CLOSENESS)]
 
 
+def _meant(name: str, known: Sequence[str]) -> list[str]:
+    """The attributes that an unknown name may stand for: by what people call them, else by how it is spelt."""
+    aliases = {alias.lower(): attribute for alias, attribute in _ALIASES.items()}
+    alias = aliases.get(name.lower().replace("_", ""))
+    if alias is not None:
+        return [alias]
+    found = _close_matches(name, [*_ALIASES, *known])
+    return list(dict.fromkeys(_ALIASES.get(match, match) if match not in known else match for match in found))
+
+
 def _family(value: Value) -> str:
     if isinstance(value, bool):
         return "bool"
@@ -456,7 +489,7 @@ def _to_duration(token: _Token, name: str, text: str) -> int:
 
 
 def _from_number(token: _Token, name: str, kind: str) -> Value:
-    if kind not in ("Int", "Double", "Duration", _ANY):
+    if kind not in ("Int", "Double", "Duration", ANY_TYPE):
         wanted = {"Datetime": _DATETIME_EXAMPLE, "Bool": "true or false"}.get(kind, "a text in quotes")
         _refuse_at(
             token,
@@ -475,6 +508,6 @@ def _from_number(token: _Token, name: str, kind: str) -> Value:
 
 
 def _from_bool(token: _Token, name: str, kind: str, value: bool) -> bool:
-    if kind not in ("Bool", _ANY):
+    if kind not in ("Bool", ANY_TYPE):
         _refuse_at(token, f"{token.text} is no value for {name}, which is of type {kind}", attribute=name)
     return value

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
+from clew.model.payload import ENCODING_KEY, JSON_PLAIN, Payload, to_stored
 from clew.model.policies import WorkflowExecutionStatus, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
@@ -262,6 +263,37 @@ async def test_lists_and_counts(shop: Shop) -> None:
         shop.service.count_workflows(r.CountWorkflowsRequest(namespace="default", query="ExecutionStatus = 'Running'"))
     )
     assert running.count == 4
+
+
+async def test_a_filter_on_an_attribute_that_no_run_has_had_is_refused(shop: Shop) -> None:
+    async def refusal(query: str, *, counts: bool = False) -> str:
+        asked = (
+            shop.service.count_workflows(r.CountWorkflowsRequest(namespace="default", query=query))
+            if counts
+            else shop.service.list_workflows(r.ListWorkflowsRequest(namespace="default", query=query))
+        )
+        with pytest.raises(RPCError) as caught:
+            await soon(asked)
+        assert caught.value.code is RejectionCode.INVALID_ARGUMENT
+        return str(caught.value)
+
+    async def count(query: str) -> int:
+        return (
+            await soon(shop.service.count_workflows(r.CountWorkflowsRequest(namespace="default", query=query)))
+        ).count
+
+    assert "Did you mean ExecutionStatus?" in await refusal("Status = 'Running'")
+    assert "there is no attribute 'Customer'" in await refusal("Customer = 'ada'", counts=True)
+    assert await count("TemporalChangeVersion = 'patch'") == 0, "runs of a patch are asked for when there are none yet"
+    ada = Payload({ENCODING_KEY: JSON_PLAIN, "type": b"Keyword"}, b'"ada"')
+    await shop.start(search_attributes={"Customer": to_stored(ada)})
+    assert await count("Customer = 'ada' AND ExecutionStatus = 'Running'") == 1
+    assert await count("Customer IN (1, 2)") == 0
+    assert "search attributes in use: Customer" in await refusal("Foo = 'x' OR Customer = 'ada'", counts=True)
+    await soon(shop.service.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")))
+    later = shop.clock.now() + timedelta(days=1)
+    assert await soon(shop.engine._store.delete_closed_runs("default", later, 10)) == 1
+    assert await count("Customer = 'ada'") == 0, "an attribute stays known when the last run with it is gone"
 
 
 async def test_refusals_name_what_is_wrong(shop: Shop) -> None:

@@ -90,6 +90,12 @@ def test_an_empty_filter_has_no_condition(text: str) -> None:
         ("Workflowtype = 'a'", 1, "Did you mean WorkflowType"),
         ("workflow_type = 'a'", 1, "Did you mean WorkflowType"),
         ("Colour = 'a'", 1, "Did you mean Color"),
+        ("Status = 'Running'", 1, "Did you mean ExecutionStatus?"),
+        ("Staus = 1", 1, "Did you mean ExecutionStatus?"),
+        ("type = 'a'", 1, "Did you mean WorkflowType?"),
+        ("ID = 'a'", 1, "Did you mean WorkflowId?"),
+        ("Nothing = 'a'", 1, "ParentRunId, RootWorkflowId, RootRunId, TemporalReportedProblems"),
+        ("Nothing = 'a'", 1, "from the first run"),
         ("Nothing = 'a'", 1, "search attributes in use: Age, Color"),
         ("Color 'a'", 7, "an operator after Color"),
         ("Color LIKE 'a'", 7, "use STARTS_WITH"),
@@ -145,6 +151,11 @@ def test_without_known_attributes_any_name_goes_but_a_misspelt_one() -> None:
         parse_filter("Customer IN ('x', 5)")
     with pytest.raises(FilterError, match="text in quotes"):
         parse_filter("Customer STARTS_WITH 5")
+
+
+def test_a_search_attribute_may_have_the_name_that_people_give_to_another() -> None:
+    (condition,) = parse_filter("Status = 'mine'", {"Status": visibility.ANY_TYPE}).conditions
+    assert condition == VisibilityCondition(attribute="Status", operator="=", values=("mine",))
 
 
 def test_bounds() -> None:
