@@ -80,7 +80,7 @@ async def test_a_client_refuses_a_node_that_it_does_not_know(authority: Pair, tm
     stranger = make_pair("stranger")
     async with Node(tls=server_context(authority, tmp_path)) as node:
         for tls in (TLSConfig(server_root_ca_cert=stranger[0]), TLSConfig(authority[0], domain="elsewhere")):
-            with pytest.raises(RPCError, match="certificate verify failed"):
+            with pytest.raises(RPCError, match=r"certificate verify failed.*server_root_ca_cert.*server_root_ca_file"):
                 await connect_server([("127.0.0.1", node.port)], tls=tls, connect_seconds=0.1)
         with pytest.raises(RPCError, match="No node can be reached"):
             await connect_server([("127.0.0.1", node.port)], connect_seconds=0.1)
@@ -116,4 +116,7 @@ def test_settings_that_make_no_sense(authority: Pair) -> None:
         TLSConfig(client_cert=authority[0]).to_context()
     with pytest.raises(ValueError, match="cannot be used"):
         TLSConfig(server_root_ca_cert=b"no certificate").to_context()
+    for name in ("server_root_ca_cert", "client_cert", "client_private_key"):
+        with pytest.raises(TypeError, match=rf"{name} of TLSConfig is a str\. Expected: bytes"):
+            TLSConfig(**{name: "tls.crt"})  # type: ignore[arg-type]
     assert "PRIVATE" not in repr(TLSConfig(client_cert=authority[0], client_private_key=authority[1]))

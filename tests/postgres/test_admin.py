@@ -10,7 +10,10 @@ import asyncpg
 import pytest
 
 from clew.cli import main
+from clew.client import Client
+from clew.model.rejection import RejectionCode
 from clew.ports.store import CommitStatus, StoreIncompatible
+from clew.service.errors import RPCError
 from clew.storage.postgres import open_reader, open_store
 from clew.storage.postgres.admin import TABLES, administration, role_script
 from tests.conformance.store.rows import close, insert, update
@@ -172,3 +175,28 @@ async def test_an_open_transaction_that_keeps_dead_rows_is_named(dsn: str, monke
         advice = {one.about: one.text for one in await admin.advise()}
     await connection.close()
     assert f"pg_terminate_backend({pid})" in advice[f"session {pid}"]
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("foo=1", "refuses the option foo="),
+        ("work_mem=banana", "refuses the option work_mem="),
+        ("sslmode=banana", "cannot use the connection string .*sslmode"),
+        ("ssl_min_protocol_version=banana", "cannot use the connection string .*ssl_min_protocol_version"),
+        ("sslmode", "the option 'sslmode' of the connection string has no value"),
+        ("lease=abc", "the option lease='abc'"),
+    ],
+)
+async def test_an_option_that_cannot_be_used_is_the_mistake_of_the_caller(dsn: str, option: str, told: str) -> None:
+    with pytest.raises(StoreIncompatible, match=told) as refused:
+        await open_store(f"{dsn}&{option}")
+    assert "bug" not in str(refused.value)
+    with pytest.raises(RPCError) as seen:
+        await Client.connect(f"{dsn}&{option}")
+    assert seen.value.code is RejectionCode.INVALID_ARGUMENT
+
+
+async def test_a_setting_of_the_server_may_be_an_option(dsn: str) -> None:
+    store = await open_store(f"{dsn}&work_mem=8MB&clew_test.note=1")
+    await store.close()

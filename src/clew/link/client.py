@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, final
 
@@ -403,13 +404,14 @@ def _unreachable(error: Exception) -> Rejection:
         what = f"no answer within {GREETING_SECONDS_MAX:g} s"
     else:
         what = str(error) or type(error).__name__
-    return Rejection(
-        code=RejectionCode.UNAVAILABLE,
-        message=(
-            f"No node can be reached ({what}). Expected: a running node at this address; the call is safe to repeat "
-            "when there is one."
-        ),
-    )
+    expected = "a running node at this address; the call is safe to repeat when there is one."
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        expected = (
+            "a certificate from an authority that this machine trusts, for the name in the address. Give the PEM of "
+            "the authority as TLSConfig(server_root_ca_cert=…), for the command line as server_root_ca_file under "
+            "[profile.NAME.tls]; and the name in the certificate, if it is another one, as domain."
+        )
+    return Rejection(code=RejectionCode.UNAVAILABLE, message=f"No node can be reached ({what}). Expected: {expected}")
 
 
 def _closed() -> Rejection:

@@ -27,6 +27,20 @@ class TLSConfig:
     client_cert: bytes | None = None
     client_private_key: bytes | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no PEM at once.
+
+        Raises:
+            TypeError: A certificate or a key is not bytes, such as the name of its file.
+        """
+        for name in ("server_root_ca_cert", "client_cert", "client_private_key"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, (bytes, bytearray)):
+                raise TypeError(
+                    f"{name} of TLSConfig is a {type(given).__name__}. Expected: bytes, the PEM itself and not the "
+                    f"name of its file; read the file: {name}=Path(…).read_bytes()."
+                )
+
     def __repr__(self) -> str:
         return f"TLSConfig(domain={self.domain!r}, …)"
 

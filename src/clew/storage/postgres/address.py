@@ -51,6 +51,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     shard_count: int = 64
     lease: timedelta = timedelta(seconds=10)
 
+    def driver_options(self) -> list[str]:
+        """The names of the options that are not Clew's own."""
+        return [key for key, _ in parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True)]
+
 
 def parse_address(text: str) -> Address:
     """Read a connection string.
@@ -61,6 +65,11 @@ def parse_address(text: str) -> Address:
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise StoreIncompatible(f"{without_password(text)!r} is not the address of a PostgreSQL database. {_FORM}")
+    for option in parts.query.split("&"):
+        if option and "=" not in option:
+            raise StoreIncompatible(
+                f"the option {option!r} of the connection string has no value. Expected: option=value, with & between"
+            )
     own: dict[str, object] = {}
     rest: list[tuple[str, str]] = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):

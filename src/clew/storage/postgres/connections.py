@@ -22,6 +22,7 @@ from clew.storage.postgres.errors import (
     is_connection_trouble,
     is_contention,
     is_outcome_open,
+    refused_option,
     to_store_error,
     unreachable,
 )
@@ -206,21 +207,28 @@ async def connect(address: Address, *, timeout: float) -> Connection:
     """A new connection with the session's settings.
 
     Raises:
-        Exception: As the driver raises it.
+        StoreIncompatible: An option of the connection string is refused.
+        Exception: What else is wrong, as the driver raises it.
     """
     asyncpg = import_driver()
     settings: dict[str, str] = {}
     if not address.is_pooled:
         settings = {"application_name": APPLICATION_NAME, **session_settings(address.command_timeout.total_seconds())}
-    connection: Connection = await asyncpg.connect(
-        dsn=address.dsn,
-        timeout=timeout,
-        statement_cache_size=0 if address.is_pooled else 500,
-        max_cached_statement_lifetime=0,
-        max_cacheable_statement_size=0,
-        server_settings=settings or None,
-        target_session_attrs="any" if address.is_pooled else "read-write",
-    )
+    try:
+        connection: Connection = await asyncpg.connect(
+            dsn=address.dsn,
+            timeout=timeout,
+            statement_cache_size=0 if address.is_pooled else 500,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+            server_settings=settings or None,
+            target_session_attrs="any" if address.is_pooled else "read-write",
+        )
+    except Exception as error:
+        refusal = refused_option(error, address.name, address.driver_options())
+        if refusal is None:
+            raise
+        raise refusal from error
     try:
         if not address.is_pooled:
             async with asyncio.timeout(timeout):

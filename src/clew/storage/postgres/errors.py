@@ -10,6 +10,8 @@ committed and only its acknowledgement be missing.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Final
 
 from clew.ports.store import (
@@ -31,6 +33,9 @@ _PASSING: Final = _OUTCOME_OPEN | _CONTENTION | {"57014", "53000", "53200", "533
 """And: cancelled by a timeout, out of memory, too many connections, I/O trouble, a standby that cannot be written."""
 
 _WAY_IN: Final = frozenset({"28000", "28P01", "3D000"})
+
+_SETTING: Final = frozenset({"08P01", "22023", "42601", "42602", "42704", "55P02"})
+"""What a server, or a proxy before it, says of settings that come with a new connection."""
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -79,6 +84,33 @@ def unreachable(error: BaseException, name: str) -> StoreError:
         f"the database {name} cannot be reached ({str(error) or type(error).__name__}); nothing of the call was done; "
         "try again. Check that the server runs, and the host and port of the connection string"
     )
+
+
+def refused_option(error: BaseException, name: str, options: Iterable[str]) -> StoreError | None:
+    """What a caller is told whose connection string has options that driver or server refuse; None if it is not that.
+
+    Args:
+        error: Met while a connection was made.
+        name: Of the database.
+        options: The names of the options that are not Clew's own.
+    """
+    if sqlstate(error) in _SETTING:
+        named = [o for o in options if o == "options" or re.search(rf"\b{re.escape(o)}\b", str(error))]
+        if not named:
+            return None
+        which = " and ".join(f"{option}=…" for option in named)
+        return StoreIncompatible(
+            f"the server of {name} refuses the option {which} of the connection string ({error}). Expected: an option "
+            "of Clew (such as pool_size), of the driver (such as sslmode), or a setting of the server, with a value "
+            "that it takes; check how it is written"
+        )
+    if isinstance(error, ValueError):
+        given = ", ".join(options) or "none"
+        return StoreIncompatible(
+            f"the driver cannot use the connection string of {name} ({error}). Correct its options (for the driver it "
+            f"has: {given}), or the environment variable (PGSSLMODE, PGPORT, …) that the value comes from"
+        )
+    return None
 
 
 def to_store_error(error: BaseException, name: str) -> StoreError:
