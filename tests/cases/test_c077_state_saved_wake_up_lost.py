@@ -21,6 +21,8 @@ from clew.common import RetryPolicy
 from clew.engine.keeping import SWEEP_INTERVAL
 from clew.exceptions import WorkflowAlreadyStartedError
 from clew.model import events as e
+from clew.model.rejection import RejectionCode
+from clew.service.errors import RPCError
 from clew.testing import ManualClock
 from tests.cases.harness import (
     QUEUE,
@@ -88,10 +90,19 @@ async def serve(database: str) -> None:
                 handle: Any = await client.start_workflow(Busy.run, number, id=f"run-{number}", task_queue=QUEUE)
             except WorkflowAlreadyStartedError:
                 handle = client.get_workflow_handle(f"run-{number}")
-                if random.random() < 0.2 and (await handle.describe()).close_time is None:
-                    await handle.signal(Busy.tell, number)
+                if random.random() < 0.2:
+                    await _tell(handle, number)
         print("started")
         await asyncio.Event().wait()
+
+
+async def _tell(handle: Any, number: int) -> None:
+    """Signal a run; one that has closed needs it no more."""
+    try:
+        await handle.signal(Busy.tell, number)
+    except RPCError as error:
+        if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED:
+            raise
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 
 from clew.storage.postgres import commit_sql, reads, tasks, writes
 from clew.storage.postgres.connections import session_settings
-from tests.postgres.databases import create_database, reuse_database
+from tests.postgres.databases import create_database, drop_database
 
 LOCAL = {
     **{f"commit: {name}": commit_sql.statement("clew", ("updates", name)) for name in commit_sql.SIDE_SECTIONS},
@@ -51,11 +51,12 @@ _NOT_OF_RUNS = {"search_attribute_names"}
 
 @pytest.fixture
 async def connection() -> AsyncIterator[Any]:
-    dsn = await create_database()
+    # One that no other test has used, so that the plans rest on no statistics: those of a few rows call for scans.
+    dsn = await create_database("shards=3")
     made = await asyncpg.connect(dsn.partition("?")[0], server_settings=session_settings(10))
     yield made
     await made.close()
-    await reuse_database(dsn)
+    await drop_database(dsn)
 
 
 async def plan_of(connection: Any, statement: str) -> list[dict[str, Any]]:
