@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 from typing import Any
 
 import msgspec
@@ -40,12 +41,16 @@ async def greeted(server: LinkServer) -> Raw:
     return raw
 
 
+NOISE = random.Random(7)
+"""The same noise in every process that collects these tests, since it is part of their names."""
+
+
 @pytest.mark.parametrize(
     ("frame", "code"),
     [
         (b"", CutCode.MALFORMED),
         (b"\xc1", CutCode.MALFORMED),
-        (os.urandom(50), CutCode.MALFORMED),
+        (NOISE.randbytes(50), CutCode.MALFORMED),
         (b"\x91" * 5_000, CutCode.MALFORMED),
         (f.encode({"type": "hello"}), CutCode.MALFORMED),
         (f.encode(f.Ping(0)), CutCode.MALFORMED),
@@ -95,7 +100,7 @@ async def test_no_more_connections_than_may_be() -> None:
     [
         (b"", CutCode.MALFORMED),
         (b"\x94\x00", CutCode.MALFORMED),
-        (os.urandom(30), CutCode.MALFORMED),
+        (NOISE.randbytes(30), CutCode.MALFORMED),
         (f.encode((0, 1, 0, [[99, 1]])), CutCode.MALFORMED),
         (f.encode((0, 1, 0, [[1, "one", 2, 3, 4]])), CutCode.MALFORMED),
         (f.encode((0, 2, 0, [])), CutCode.MALFORMED),
@@ -329,12 +334,12 @@ async def test_junk_on_the_websocket_port() -> None:
     )
     try:
         for junk, says in (
-            (b"\x16\x03\x01\x02\x00" + os.urandom(200), b""),
+            (b"\x16\x03\x01\x02\x00" + NOISE.randbytes(200), b""),
             (b"GET /link HTTP/1.1\r\nHost: x\r\n\r\n", b"426"),
             (upgrade.format("/other").encode(), b"404"),
             (upgrade.format("/link").encode() + b"\x82\x05hello", b""),
             (upgrade.format("/link").encode() + b"\x82\xff" + b"\xff" * 8, b""),
-            (upgrade.format("/link").encode() + b"\x82\xfe\xff\xff" + os.urandom(70_000), b""),
+            (upgrade.format("/link").encode() + b"\x82\xfe\xff\xff" + NOISE.randbytes(70_000), b""),
             (b"GET /link HTTP/1.1\r\n" + b"X: y\r\n" * 50_000, b""),
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
