@@ -109,7 +109,8 @@ class Child:
 
     @workflow.run
     async def run(self, number: int) -> int:
-        await workflow.wait_condition(lambda: self.value > 0, timeout=timedelta(days=1))
+        # Without a timeout: skipped time could pass it while a crashed worker is replaced on a slow machine.
+        await workflow.wait_condition(lambda: self.value > 0)
         return number + await workflow.execute_activity(step, self.value, **LIMITS)
 
     @workflow.signal
