@@ -61,7 +61,7 @@ test: $(VENV)/.stamp-dev ## Run the whole test suite, files of it side by side (
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: second-look
-second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and three times each
+second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and twice each
 	$(PY) -m scripts.second_look
 
 # Sets of text have the same order in every process only under a fixed hash seed.

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-FAILED_MAX: Final = 3
-RUNS: Final = 3
+FAILED_MAX: Final = 5
+RUNS: Final = 2
 LAST_FAILED: Final = Path(".pytest_cache/v/cache/lastfailed")
 
 
