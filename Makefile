@@ -88,7 +88,7 @@ planted-faults: $(VENV)/.stamp-dev ## Plant faults in the engine, see which chec
 
 .PHONY: soak
 soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and the store's size are watched (ARGS="--seconds …")
-	$(PY) -m tests.soak $(ARGS)
+	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
 .PHONY: crash-soak
 crash-soak: $(VENV)/.stamp-dev ## Kill programs at hundreds of file operations, and cut the power at thousands of moments

@@ -3,7 +3,8 @@ end.
 
 Arguments: the database, the file for what was acknowledged, a prefix for workflow ids, seconds (then it ends in order),
 how many runs are under way at a time (0: none are started; it ends when no run is open, and fails if that takes longer
-than the seconds). Every second it writes a line of JSON about itself to its output.
+than the seconds), how many are started a second at most (0: as many as it can). Every second it writes a line of JSON
+about itself to its output. A process that finds the file owned joins its owner.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from clew.worker import Worker
 
 QUEUE = "soak"
 PATH, TOLD, PREFIX, SECONDS, WIDTH = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5])
+RATE = float(sys.argv[6])
 
 
 @activity.defn
@@ -91,10 +93,19 @@ class Load:
         self.client = client
         self.done_count = 0
         self.numbers = itertools.count()
+        self.next_at = 0.0
+
+    async def pace(self) -> None:
+        """Until the next run may be started."""
+        if RATE:
+            now = time.monotonic()
+            self.next_at = max(self.next_at + 1 / RATE, now)
+            await asyncio.sleep(self.next_at - now)
 
     async def go_on(self, until: float) -> None:
         """One run after the other."""
         while time.monotonic() < until:
+            await self.pace()
             number = next(self.numbers)
             handle = await self.client.start_workflow(
                 Mixed.run, args=[number, False], id=f"{PREFIX}-{number}", task_queue=QUEUE

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.__main__ import soak
+from tests.soak.__main__ import Load, soak
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at itself through /proc")
 async def test_a_few_seconds_of_the_soak(tmp_path: Path) -> None:
-    told = await soak(tmp_path, seconds=12, kill_every=2, width=10)
+    told = await soak(tmp_path, Load(seconds=12, kill_every=2, width=10))
     assert told["kills"] >= 2
+    assert told["guest_kills"] >= 1
     assert told["acknowledged"] > 20
-    assert told["calm_runs"] > 10
+    assert told["survivor_runs"] > 10
