@@ -11,9 +11,11 @@ import argparse
 import itertools
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.simulate import Outcome, from_json, shrink, simulate, to_json
@@ -31,7 +33,8 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print the trace")
     parser.add_argument("--no-shrink", action="store_true", help="leave a failing plan as it is")
     parser.add_argument("--out", type=Path, default=Path("build/simulation"), help="where failing plans are written")
-    parser.add_argument("--log", type=Path, help="append one line of JSON with the totals")
+    parser.add_argument("--log", type=Path, help="append a line of JSON with the totals for each part of the seeds")
+    parser.add_argument("--part", type=int, default=500, help="how many seeds a line of the log is about")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         sys.stdout.write("note: set PYTHONHASHSEED=0, so that sets have the same order in every process\n")
@@ -47,12 +50,32 @@ def main() -> int:
 
 
 def _many(options: argparse.Namespace) -> int:
+    ends_at = time.monotonic() + options.seconds if options.seconds else float("inf")
+    last = options.first + options.count if options.count else sys.maxsize
+    commit = _commit()
+    has_failed = False
+    for first in itertools.count(options.first, options.part):
+        if first >= last or time.monotonic() > ends_at:
+            break
+        told = _part(range(first, min(first + options.part, last)), ends_at, options)
+        has_failed = has_failed or bool(told["failed"])
+        text = json.dumps({"commit": commit, **told})
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+        if options.log:
+            options.log.parent.mkdir(parents=True, exist_ok=True)
+            with options.log.open("a") as file:
+                file.write(f"{text}\n")
+    return 1 if has_failed else 0
+
+
+def _part(seeds: range, ends_at: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Some seeds one after the other, and their totals."""
     began = time.monotonic()
     failed: list[int] = []
     totals = dict.fromkeys(("seeds", "steps", "commits", "runs", "nodes", "seconds"), 0)
-    seeds = range(options.first, options.first + options.count) if options.count else itertools.count(options.first)
     for seed in seeds:
-        if options.seconds and time.monotonic() - began > options.seconds:
+        if time.monotonic() > ends_at:
             break
         plan = make_plan(seed, options.store)
         outcome = simulate(plan)
@@ -63,13 +86,16 @@ def _many(options: argparse.Namespace) -> int:
             failed.append(seed)
             sys.stdout.write(f"{_line(plan, outcome)}\n")
             sys.stdout.flush()
-    told = {**totals, "failed": failed, "first": options.first, "real_seconds": round(time.monotonic() - began, 1)}
-    sys.stdout.write(f"{json.dumps(told)}\n")
-    if options.log:
-        options.log.parent.mkdir(parents=True, exist_ok=True)
-        with options.log.open("a") as file:
-            file.write(f"{json.dumps(told)}\n")
-    return 1 if failed else 0
+    return {**totals, "failed": failed, "first": seeds.start, "real_seconds": round(time.monotonic() - began, 1)}
+
+
+def _commit() -> str:
+    """Which code this is; empty where there is no Git."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def _line(plan: Plan, outcome: Outcome) -> str:
