@@ -41,6 +41,10 @@ demo: $(VENV)/.stamp-base ## Run 300 insurance claims while the worker is killed
 bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
 	$(PY) -m benchmarks.run $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.stamp-dev ## Install the engines that Clew is measured beside into build/peers (ARGS="dbos …")
+	scripts/bench_peers.sh $(PY) $(ARGS)
+
 .PHONY: bench-stages
 bench-stages: $(VENV)/.stamp-dev ## Show where the time of a transition goes, by stage
 	$(PY) -m benchmarks.stages --stages $(ARGS)
