@@ -16,9 +16,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clew.engine import Engine
-from clew.model.commands import Command, CompleteWorkflowExecution, ScheduleActivityTask
+from clew.model.commands import Command, CompleteWorkflowExecution, RecordMarker, ScheduleActivityTask
 from clew.model.events import WorkflowExecutionStarted
-from clew.model.inputs import CompleteActivityRequest, CompleteWorkflowTaskRequest, StartWorkflowRequest
+from clew.model.inputs import (
+    CompleteActivityRequest,
+    CompleteWorkflowTaskRequest,
+    RecordMarkersRequest,
+    StartWorkflowRequest,
+)
 from clew.model.payload import StoredPayload
 from clew.ports.store import CommitStatus, NamespaceRow, RunWrite
 from clew.service.requests import ActivityTask, GetHistoryRequest, WorkerHello, WorkflowTask
@@ -27,6 +32,7 @@ QUEUE: Final = "bench"
 STEPS: Final = 3
 _START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 _PAYLOAD: Final = (StoredPayload(b"3"),)
+_MARKER: Final = RecordMarker(marker_name="LocalActivity", details={"data": _PAYLOAD, "result": _PAYLOAD})
 
 
 class FixedClock:
@@ -186,13 +192,33 @@ class FixedWorker:
     evict_workflow = cancel_activity
 
 
+class LocalStepsWorker(FixedWorker):
+    """Answers a workflow task after it has recorded so many local steps, one after the other."""
+
+    def _answer_workflow_task(self, task: WorkflowTask) -> None:
+        self.session.grant(workflow_tasks=1)
+        self._record_step(task, task.started_event_id, 0)
+
+    def _record_step(self, task: WorkflowTask, after_event_id: int, step: int) -> None:
+        if step == STEPS:
+            answer = CompleteWorkflowTaskRequest(token=task.token, commands=(self._commands[-1],), identity="bench")
+            self._engine.complete_workflow_task(answer).listen(_expect_success)  # type: ignore[attr-defined]
+            return
+        request = RecordMarkersRequest(
+            token=task.token, markers=(_MARKER,), after_event_id=after_event_id, identity="bench"
+        )
+        self._engine.record_markers(request).listen(  # type: ignore[attr-defined]
+            lambda reply: self._record_step(task, reply.result().last_event_id, step + 1)
+        )
+
+
 class NoExpress:
     """In the place of the express way: it takes nothing."""
 
     def start_workflow(self, request: object) -> None:
         """Leave it to the general way."""
 
-    complete_activity = complete_workflow_task = start_workflow
+    complete_activity = complete_workflow_task = record_markers = start_workflow
 
 
 def _expect_success(reply: Any) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from benchmarks.hot_path import HotPath
+from benchmarks.hot_path import FixedWorker, HotPath, LocalStepsWorker
 from clew.ports.store import RunWrite
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.search_attributes import AttributeNames
@@ -65,11 +65,11 @@ class OpcodeCounter:
         return on_opcode
 
 
-def count_workflows(*, has_express: bool) -> tuple[Counts, int]:
-    """A three-activity run through the engine alone."""
+def count_workflows(*, has_express: bool, worker: type[FixedWorker] = FixedWorker) -> tuple[Counts, int]:
+    """A run of three steps through the engine alone."""
 
     async def drive() -> Counts:
-        async with HotPath(has_express=has_express) as path:
+        async with HotPath(worker=worker, has_express=has_express) as path:
             await path.run(WARM_UP)
             with OpcodeCounter() as counter:
                 await path.run(WORKFLOWS)
@@ -96,6 +96,8 @@ def count_rows() -> tuple[Counts, int]:
 PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
     "engine, three activities": lambda: count_workflows(has_express=True),
     "engine, three activities, the general way": lambda: count_workflows(has_express=False),
+    "engine, three local steps": lambda: count_workflows(has_express=True, worker=LocalStepsWorker),
+    "engine, three local steps, the general way": lambda: count_workflows(has_express=False, worker=LocalStepsWorker),
     "rows for SQLite, three activities": count_rows,
 }
 """What is counted; each answers with the counts and the number of runs they are for."""

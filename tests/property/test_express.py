@@ -218,6 +218,7 @@ class Player:
         self._clock = ScriptedClock()
         self._number = 0
         self._used: list[r.WorkflowTask | r.ActivityTask] = []
+        self._recorded: dict[i.TaskToken, int] = {}
 
     async def play(self, script: list[Action]) -> None:
         engine = self.engine = Engine(
@@ -255,7 +256,7 @@ class Player:
         for _ in range(count):
             await asyncio.sleep(0)
 
-    def _tell(self, answer: Awaitable[Any]) -> None:
+    def _tell(self, answer: Awaitable[Any], note: Callable[[Any], None] | None = None) -> None:
         number = len(self.answers)
         self.answers.append(None)
         if type(answer).__name__ == "ExpressSubmission":
@@ -264,6 +265,8 @@ class Player:
         async def wait() -> None:
             try:
                 self.answers[number] = await answer
+                if note is not None:
+                    note(self.answers[number])
             except RPCError as error:
                 self.answers[number] = (error.code, str(error))
 
@@ -294,6 +297,10 @@ class Player:
         request = i.RequestCancelRequest(namespace="default", workflow_id=workflow_id, request_id="cancel")
         self._tell(self.engine.request_cancel_workflow(request))
 
+    def do_query(self, workflow_id: str) -> None:
+        request = r.QueryWorkflowRequest(namespace="default", workflow_id=workflow_id, query_type="q")
+        self._tell(self.engine.query_workflow(request))
+
     def do_command(self, commands: tuple[c.Command, ...], is_sticky: bool) -> None:
         if not self.sink.workflow_tasks:
             return
@@ -317,6 +324,28 @@ class Player:
             token=task.token, commands=tuple(named), identity="w", is_sticky=is_sticky, waiting_on=("here",)
         )
         self._tell(self.engine.complete_workflow_task(request))
+
+    def do_steps(self, sizes: tuple[int, ...], slip: int) -> None:
+        """Record steps of the first task that is held; `slip` puts them after another event than the last one known."""
+        if not self.sink.workflow_tasks or self.sink.workflow_tasks[0].query is not None:
+            return
+        task = self.sink.workflow_tasks[0]
+        known = self._recorded.get(task.token, task.started_event_id)
+        markers = tuple(
+            c.RecordMarker(
+                marker_name="step",
+                details={"data": (StoredPayload(b"{}"),), "result": (StoredPayload(b"1" * size),)},
+                failure=Failure(message="no") if size == 2 else None,
+                header={"h": StoredPayload(b"1")} if size == 3 else None,
+            )
+            for size in sizes
+        )
+        request = i.RecordMarkersRequest(token=task.token, markers=markers, after_event_id=known + slip, identity="w")
+
+        def note(answer: r.RecordMarkersResponse) -> None:
+            self._recorded[task.token] = answer.last_event_id
+
+        self._tell(self.engine.record_markers(request), note)
 
     def do_fail_task(self) -> None:
         if self.sink.workflow_tasks:
@@ -450,11 +479,17 @@ def any_commands(random: Random) -> Action:
     return ("command", commands, random.random() < 0.9)
 
 
+def steps(random: Random) -> Action:
+    sizes = tuple(random.choice([1, 1, 1, 2, 3, 65]) for _ in range(random.choice([0, 1, 1, 1, 1, 2, 9])))
+    return ("steps", sizes, random.choice([0] * 10 + [-1, 1]))
+
+
 ACTIONS: Final[dict[Callable[[Random], Action], float]] = {
     plain_commands: 6,
     lambda random: ("result", random.choice([1, 1, 1, 1, 1, 1, 1, 65])): 8,
     lambda random: ("command", (c.CompleteWorkflowExecution(result=random.choice(PAYLOADS)),), True): 1,
     any_commands: 1.5,
+    steps: 3,
     lambda random: ("command", (any_timer(random),), True): 1,
     start: 2.5,
     lambda random: ("grant", random.randint(0, 2), random.randint(0, 2)): 5,
@@ -511,3 +546,20 @@ def test_the_express_way_is_taken_where_it_should_be() -> None:
     assert player.express_count == 1 + 2 * 3 + 1
     assert player.answers[-1] is None
     assert [write.status.name for (write,) in player.store.log][-1] == "COMPLETED"
+
+
+def test_steps_take_the_express_way() -> None:
+    close = (c.CompleteWorkflowExecution(),)
+    steps: list[Action] = [("steps", (1,), 0), TURN, ("steps", (1, 2), 0), TURN]
+    player = play([("start", "one", {}), TURN, *steps, ("command", close, True), TURN], has_express=True)
+    assert player.express_count == 1 + 2 + 1
+    assert [answer.last_event_id for answer in player.answers[1:3]] == [4, 6]
+    assert [batch.last_event_id for (write,) in player.store.log for batch in write.batches] == [3, 4, 6, 8]
+
+
+@pytest.mark.parametrize("has_express", [True, False])
+def test_a_step_is_told_that_a_question_waits(has_express: bool) -> None:
+    script: list[Action] = [("start", "one", {}), TURN, ("steps", (1,), 0), ("query", "one"), TURN]
+    player = play([*script, ("steps", (1,), 0), TURN], has_express=has_express)
+    steps = [answer for answer in player.answers if isinstance(answer, r.RecordMarkersResponse)]
+    assert [step.is_end_wanted for step in steps] == [True, True]

@@ -697,11 +697,12 @@ class Engine:
 
     def record_markers(self, request: i.RecordMarkersRequest) -> Awaitable[r.RecordMarkersResponse]:
         """Record markers while their workflow task goes on."""
-        return self._by_token(
-            request.token,
-            lambda entry: lambda s, now: decide_record_markers(s, request, now, limits=self._limits(s.namespace)),
-            reply=_recorded_markers,
-        )
+        if self._is_open and (reply := self._express.record_markers(request)) is not None:
+            return reply
+        return self._by_token(request.token, lambda _: self._record_of(request), reply=_recorded_markers)
+
+    def _record_of(self, request: i.RecordMarkersRequest) -> Decision:
+        return lambda s, now: decide_record_markers(s, request, now, limits=self._limits(s.namespace))
 
     async def answer_query(self, request: r.AnswerQueryRequest) -> None:
         """Take the answer to a direct query."""
@@ -726,6 +727,9 @@ class Engine:
             return self._bound(
                 lambda entry: partial(self._decide_complete_workflow_task, entry, request), None, request.token, reply
             )
+        if isinstance(request, i.RecordMarkersRequest):
+            bind = self._record_of(request)
+            return self._bound(lambda _: bind, None, request.token, reply, reply=_recorded_markers)
         return Operation(_decide_nothing, reply)
 
     def fail_activity(self, request: i.FailActivityRequest) -> Awaitable[None]:

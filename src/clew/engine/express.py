@@ -18,7 +18,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from clew.core import express
+from msgspec import structs
+
+from clew.core import express, express_markers
 from clew.core.idempotency import idempotency_key
 from clew.core.pending import PendingWorkflowTask
 from clew.core.replies import StartedWorkflowTask
@@ -32,13 +34,14 @@ from clew.engine.namespaces import Namespace, Namespaces
 from clew.engine.offers import ActivityOffer, Offer, OfferDesk, WorkflowOffer, with_queries
 from clew.engine.peers import Peers
 from clew.engine.pipeline import CommitPipeline, Outcome, Submission
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.versions import Versions
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
 from clew.model.events import ActivityTaskScheduled, Event, TimerStarted
 from clew.model.inputs import (
     CompleteActivityRequest,
     CompleteWorkflowTaskRequest,
+    RecordMarkersRequest,
     StartWorkflowRequest,
     TaskToken,
 )
@@ -46,7 +49,7 @@ from clew.ports.clock import Clock
 from clew.ports.entropy import Entropy
 from clew.ports.store import CommitStatus, StoreError
 from clew.service.reply import Reply
-from clew.service.requests import ActivityTask, StartWorkflowResponse, WorkflowTask
+from clew.service.requests import ActivityTask, RecordMarkersResponse, StartWorkflowResponse, WorkflowTask
 
 if TYPE_CHECKING:
     from clew.engine.starts import Starter
@@ -69,7 +72,7 @@ class ExpressSubmission(Submission, eq=False):
     """
 
     request: Any = None
-    answer: StartWorkflowResponse | None = None
+    answer: StartWorkflowResponse | RecordMarkersResponse | None = None
     session: Session | None = None
     task: WorkflowTask | ActivityTask | None = None
     others: list[tuple[Session, ActivityTask]] | None = None
@@ -209,6 +212,37 @@ class Express:
             return self._start_timer(entry, task, request, namespace)
         return self._schedule_activities(entry, task, request, namespace)
 
+    def record_markers(self, request: RecordMarkersRequest) -> Reply[RecordMarkersResponse] | None:
+        """Record markers while their workflow task goes on."""
+        token = request.token
+        entry = self._cache.get(token.run_key)
+        if entry is None:
+            return None
+        state = entry.state
+        task = state.workflow_task
+        if (
+            task is None
+            or task.lease_id != token.lease_id
+            or task.scheduled_event_id != token.scheduled_event_id
+            or task.attempt != token.attempt
+            or not task.started_event_id
+            or task.is_virtual
+            or (namespace := self._namespace_of(entry, token)) is None
+            or not express_markers.is_usual_record(request, state, namespace.bounds)
+        ):
+            return None
+        try:
+            now = self._clock.now()
+            events = express_markers.record_markers(state, task, request, now)
+            answer = RecordMarkersResponse(last_event_id=task.recorded_event_id, event_time=now)
+            timeout = task.start_to_close_timeout
+            reply = self._submit(entry, events, request, timeout, None, None, answer=answer, is_parked=False)
+            if len(entry.tail) > TAIL_EVENTS_MAX:
+                entry.trim_tail()
+            return reply
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._park(entry, request, error)
+
     def _complete_run(
         self, entry: RunEntry, task: PendingWorkflowTask, request: CompleteWorkflowTaskRequest, namespace: Namespace
     ) -> Reply[None] | None:
@@ -318,9 +352,10 @@ class Express:
         session: Session | None,
         task: WorkflowTask | ActivityTask | None,
         *,
-        answer: StartWorkflowResponse | None = None,
+        answer: StartWorkflowResponse | RecordMarkersResponse | None = None,
         others: list[tuple[Session, ActivityTask]] | None = None,
         forget_until: int = 0,
+        is_parked: bool | None = None,
     ) -> Reply[Any]:
         entry.tail += events
         entry.plain_at = entry.submitted_count + 1
@@ -329,7 +364,7 @@ class Express:
             events,
             self._on_settled,
             due_at=None if timeout is None else events[-1].event_time + timeout,
-            is_parked=session is None,
+            is_parked=session is None if is_parked is None else is_parked,
             request=request,
             answer=answer,
             session=session,
@@ -366,7 +401,11 @@ class Express:
             for other, also in submission.others:
                 if other.is_attached:
                     other.sink.offer_activity_task(also)
-        submission.set_result(submission.answer)
+        answer = submission.answer
+        if entry.queries and type(answer) is RecordMarkersResponse:
+            # Whoever asks can only be answered when the workflow task is over.
+            answer = structs.replace(answer, is_end_wanted=True)
+        submission.set_result(answer)
         events = submission.events
         entry.durable_last_event_id = events[-1].event_id
         if due_at is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from clew.ports.store import CommitStatus, TaskKind, VisibilityCondition, VisibilityFilter
 from clew.storage.sqlite import reads, tasks, visibility, writes
 from clew.storage.sqlite.commit import GroupCommitter
-from clew.storage.sqlite.connection import connect_writer
+from clew.storage.sqlite.connection import PAGE_SIZE_BYTES, connect_writer
 from clew.storage.sqlite.schema import migrate
 from clew.storage.sqlite.search_attributes import AttributeNames
 from clew.storage.sqlite.tasks import TaskClaims
@@ -114,3 +115,23 @@ def test_an_update_of_an_open_run_is_one_call(connection: sqlite3.Connection) ->
     answers = committer.commit(counting, [[(update(run),)] for run in runs])
     assert answers == [[CommitStatus.COMMITTED]] * 250
     assert counting.calls_count == 1
+
+
+@pytest.mark.parametrize(("later_seconds", "pages_count"), [(0, 3), (5, 5)])
+def test_a_step_touches_no_index_whose_columns_it_leaves_alone(
+    tmp_path: Path, later_seconds: int, pages_count: int
+) -> None:
+    """A row of the run, one of history and its index; a new instant of attention takes two indexes more."""
+    path = tmp_path / "pages.db"
+    opened = connect_writer(str(path), busy_timeout_ms=0, size_bytes_max=None)
+    migrate(opened, "now")
+    GroupCommitter.prepare(opened)
+    committer = GroupCommitter(str(path), TaskClaims(), AttributeNames())
+    row = insert(1, is_busy=True)
+    assert committer.commit(opened, [[(row,)]]) == [[CommitStatus.COMMITTED]]
+    opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    step = update(row, attention_at=T0 + timedelta(seconds=1 + later_seconds))
+    assert committer.commit(opened, [[(step,)]]) == [[CommitStatus.COMMITTED]]
+    header_bytes, frame_bytes = 32, 24 + PAGE_SIZE_BYTES
+    assert (path.with_name("pages.db-wal").stat().st_size - header_bytes) / frame_bytes == pages_count
+    opened.close()

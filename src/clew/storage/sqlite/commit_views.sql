@@ -9,15 +9,20 @@ SELECT NULL AS run_key, NULL AS shard, NULL AS expected_version, NULL AS version
        NULL AS is_busy, NULL AS attention_at, NULL AS history_length, NULL AS history_size_bytes, NULL AS state,
        NULL AS first_event_id, NULL AS last_event_id, NULL AS events;
 
--- The hot one: leaves alone what only a close changes, so that no more indexes than needed are touched.
+-- The hot one: leaves alone what only a close changes, so that no more indexes than needed are touched. An index is written
+-- anew where one of its columns is set, be it to what it was before; so these are set only if they change.
 CREATE TEMP TRIGGER clew_update_open INSTEAD OF INSERT ON clew_update
 WHEN new.is_open
 BEGIN
     UPDATE executions
-    SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
-        history_length = new.history_length, history_size_bytes = new.history_size_bytes, state = new.state
+    SET version = new.version, history_length = new.history_length, history_size_bytes = new.history_size_bytes,
+        state = new.state
     WHERE run_key = new.run_key AND version = new.expected_version AND shard = new.shard;
     SELECT raise(ABORT, 'version_conflict') WHERE changes() <> 1;
+    UPDATE executions
+    SET status = new.status, is_busy = new.is_busy, attention_at = new.attention_at
+    WHERE run_key = new.run_key
+        AND (attention_at IS NOT new.attention_at OR is_busy <> new.is_busy OR status <> new.status);
     INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
     SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
     WHERE new.first_event_id IS NOT NULL;
