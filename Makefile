@@ -82,6 +82,10 @@ test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, s
 	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' $(ARGS)
 	CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
 
+.PHONY: test-postgres-versions
+test-postgres-versions: $(VENV)/.stamp-dev ## Run what concerns PostgreSQL on every version that is supported (ARGS="14 16")
+	CLEW_TEST_LONG=1 $(PY) -m tests.postgres.versions $(ARGS)
+
 .PHONY: fleet-soak
 fleet-soak: $(VENV)/.stamp-dev ## Kill, pause and stop nodes of a fleet on PostgreSQL for minutes while runs go on
 	CLEW_TEST_LONG=1 CLEW_FLEET_SEEDS=200 $(PY) -m pytest tests/fleet/test_processes.py tests/fleet/test_chaos.py $(ARGS)

