@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
 
@@ -44,7 +44,7 @@ class _Call:
     def __init__(self, method: Method, deadline: asyncio.TimerHandle | None) -> None:
         self.method = method
         self.deadline = deadline
-        self.answer: asyncio.Future[Any] | None = None
+        self.answer: asyncio.Future[Any] | Reply[Any] | None = None
 
 
 @final
@@ -213,8 +213,11 @@ class ServerSession:
         self._wait_for(message.call_id, call, answer, message.timeout_ms)
 
     def _wait_for(self, call_id: int, call: _Call, answer: Awaitable[Any], timeout_ms: int) -> None:
-        if type(answer) is Reply:
-            answer.listen(partial(self._answered, call_id))
+        if isinstance(answer, Reply):
+            # Those of the engine are answered in their own time, which is bounded; they need no deadline here.
+            reply = cast("Reply[Any]", answer)
+            call.answer = reply
+            reply.listen(partial(self._answered, call_id))
             return
         future = asyncio.ensure_future(answer)
         if future.done():
@@ -267,8 +270,13 @@ class ServerSession:
     def _take_back(self, call: _Call) -> None:
         if call.deadline is not None:
             call.deadline.cancel()
-        if call.answer is not None and call.method.is_abandonable and not call.answer.done():
-            call.answer.cancel()
+        answer = call.answer
+        if answer is None or answer.done() or not call.method.is_abandonable:
+            return
+        if isinstance(answer, Reply):
+            answer.abandon()
+        else:
+            answer.cancel()
 
     def _check_call_id(self, call_id: int) -> None:
         if call_id in self._calls:
