@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,7 +19,9 @@ from clew.ports.store import StoreError
 from clew.service import requests as r
 from clew.service.contract import Service
 from clew.service.errors import RPCError
-from clew.storage.postgres.inbox import Inbox, Request
+
+if TYPE_CHECKING:
+    from clew.storage.postgres.inbox import Inbox, Request
 
 _log: Final = logging.getLogger("clew.service")
 _decode_start: Final = msgspec.json.Decoder(r.StartWorkflowRequest).decode

@@ -10,6 +10,7 @@ error that nobody expected is told in the log only.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from clew.server.api.calls import Call, Operation
-from clew.server.api.openapi import openapi_document
 from clew.server.api.table import OPERATIONS
 from clew.server.api.values import encode, read_body, read_parameters, too_large
 from clew.server.gate import Admission, Gate
@@ -55,7 +55,13 @@ class ApiApp:
         self._gate = gate
         self._streams = streams
         self._body_bytes_max = body_bytes_max
-        self._document = encode(openapi_document(OPERATIONS))
+
+    @functools.cached_property
+    def _document(self) -> bytes:
+        """Made when it is first asked for: it takes as long as half of the rest of a node's start."""
+        from clew.server.api.openapi import openapi_document
+
+        return encode(openapi_document(OPERATIONS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
