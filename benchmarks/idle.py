@@ -55,7 +55,7 @@ async def measure(count: int, seconds: float, *, is_silent: bool) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     del soft
     with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
-        command = [sys.executable, "-m", "benchmarks.node", str(Path(folder) / "idle.db")]
+        command = [sys.executable, "-m", "benchmarks.node", f"sqlite:{folder}/idle.db"]
         node = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert node.stdin is not None, "as asked for"
         assert node.stdout is not None, "as asked for"

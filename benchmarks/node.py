@@ -1,47 +1,38 @@
-"""A node in a process of its own, for measuring over the link: ``python -m benchmarks.node FILE [--uvloop]``.
+"""A node in a process of its own, for measuring over the link: ``python -m benchmarks.node STORE``.
 
-Owns: one engine on one SQLite file with its links on a free port of loopback, which it prints. Never: measures.
+Owns: one node as ``clew server start`` runs it, on a free port of loopback, which it prints. Never: measures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import threading
 
-from clew.adapters import SystemClock, SystemEntropy, to_ns
-from clew.collector import settle_collector
-from clew.engine import Engine
-from clew.link import LinkServer
-from clew.link.websocket import listen
-from clew.storage.sqlite import open_store
-
-
-async def serve(path: str) -> None:
-    """Serve until the standard input ends."""
-    loop = asyncio.get_running_loop()
-    clock, entropy = SystemClock(loop), SystemEntropy()
-    engine = Engine(await open_store(f"sqlite:{path}", clock=clock), clock=clock, entropy=entropy)
-    await engine.start()
-    server = LinkServer(
-        engine, node="bench", new_token=lambda: entropy.token(16).hex(), now_ns=lambda: to_ns(clock.now())
-    )
-    listener = await listen(server, "127.0.0.1", 0)
-    settle_collector()
-    print(listener.sockets[0].getsockname()[1], flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-    listener.close()
-    server.close()
-    await engine.stop()
+from clew.server.logs import set_up_logging
+from clew.server.node import run_node
+from clew.server.settings import load_settings
 
 
 def main() -> None:
-    """Run."""
-    if "--uvloop" in sys.argv:
-        import uvloop
+    """Serve until the standard input ends."""
+    settings = load_settings(flags={"store": sys.argv[1], "port": 0, "log_level": "warning"})
+    set_up_logging(settings)
+    asyncio.run(run_node(settings, on_started))
 
-        uvloop.run(serve(sys.argv[1]))
-    else:
-        asyncio.run(serve(sys.argv[1]))
+
+def on_started(url: str) -> None:
+    """Tell the port, and stop when the one who reads it is gone."""
+    print(url.rpartition(":")[2], flush=True)
+    threading.Thread(target=stop_with_input, daemon=True).start()
+
+
+def stop_with_input() -> None:
+    """Wait for the end of the standard input."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

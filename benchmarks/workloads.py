@@ -34,8 +34,8 @@ Figures = dict[str, float]
 
 
 shape: dict[str, int] = {"link": False, "uvloop": False, "node": 0}
-"""Whether the engine is in a process of its own, behind a link, and whether that runs on uvloop (`run` says so); and
-that process, while there is one."""
+"""Whether there is a node in a process of its own, behind a link, and whether the caller's loop is uvloop (`run` says
+so); and that process, while there is one."""
 
 
 def cpu_seconds() -> float:
@@ -57,26 +57,32 @@ _schemas = itertools.count(1)
 async def engine() -> AsyncIterator[Client]:
     """A client of a new engine."""
     if database_server:
-        async with await Client.connect(f"{database_server[0].dsn}?schema=bench_{next(_schemas)}") as client:
+        async with client_of(f"{database_server[0].dsn}?schema=bench_{next(_schemas)}") as client:
             yield client
         return
     with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
-        path = str(Path(folder) / "bench.db")
-        if not shape["link"]:
-            async with await Client.connect(f"sqlite:{path}") as client:
-                yield client
-            return
-        command = [sys.executable, "-m", "benchmarks.node", path, *(["--uvloop"] if shape["uvloop"] else [])]
-        node = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert node.stdin is not None, "as asked for"
-        assert node.stdout is not None, "as asked for"
-        port = int(await node.stdout.readline())
-        shape["node"] = node.pid
-        async with await Client.connect(f"127.0.0.1:{port}") as client:
+        async with client_of(f"sqlite:{Path(folder) / 'bench.db'}") as client:
             yield client
-        shape["node"] = 0
-        node.stdin.close()
-        await node.wait()
+
+
+@asynccontextmanager
+async def client_of(store: str) -> AsyncIterator[Client]:
+    """A client of an engine in this process, or of a node in its own."""
+    if not shape["link"]:
+        async with await Client.connect(store) as client:
+            yield client
+        return
+    command = [sys.executable, "-m", "benchmarks.node", store]
+    node = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert node.stdin is not None, "as asked for"
+    assert node.stdout is not None, "as asked for"
+    port = int(await node.stdout.readline())
+    shape["node"] = node.pid
+    async with await Client.connect(f"127.0.0.1:{port}") as client:
+        yield client
+    shape["node"] = 0
+    node.stdin.close()
+    await node.wait()
 
 
 def worker(client: Client) -> Worker:

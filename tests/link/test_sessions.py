@@ -10,13 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from clew.adapters import SystemClock
 from clew.link import Admission, Hello, Peer
 from clew.link.calls import METHODS
 from clew.link.remote import RemoteService
+from clew.model.access import EVERYWHERE, Grant, Role
 from clew.model.rejection import Rejection, RejectionCode
+from clew.server.metrics.metrics import Metrics
+from clew.server.metrics.service import metered
+from clew.server.security.authorized import AuthorizedService, Guards
+from clew.server.security.principal import Principal
 from clew.service import requests as r
 from clew.service.contract import Service
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 from tests.link.service import FakeService, linked, make_server, until
 
 TOKEN = r.TaskToken(
@@ -342,3 +349,39 @@ async def test_time_limits_of_a_suspended_worker_stay_with_it() -> None:
         service.sessions[0].sink.offer_workflow_task(task)
         dial.is_down = False
         await until(lambda: sink.workflows == [task])
+
+
+class Waiting(Reply[Any], eq=False):
+    """An answer of the engine that does not come, and notes that nobody waits for it any more."""
+
+    is_abandoned: bool = False
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+class WaitingService(FakeService):
+    """Answers a call for history with such an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[Waiting] = []
+
+    def get_history(self, request: r.GetHistoryRequest) -> Waiting:
+        self.waits.append(Waiting())
+        return self.waits[-1]
+
+
+async def test_an_abandoned_wait_is_taken_back_behind_what_measures_and_authorizes() -> None:
+    service: Any = WaitingService()
+    guards = Guards(clock=SystemClock(asyncio.get_running_loop()))
+    caller = Principal(principal_id="p", grants=(Grant(EVERYWHERE, Role.ADMIN.value),))
+    guarded = AuthorizedService(metered(service, Metrics()), caller, guards)
+    async with linked(make_server(guarded)) as (client, _):
+        request = r.GetHistoryRequest(namespace="n", workflow_id="w", wait_new_event=True)
+        waiting = asyncio.create_task(client.service.get_history(request))
+        await until(lambda: service.waits)
+        assert not service.waits[0].is_abandoned
+        waiting.cancel()
+        await until(lambda: service.waits[0].is_abandoned)
+        await until(lambda: client.service.is_quiet)

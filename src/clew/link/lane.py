@@ -152,15 +152,17 @@ class Lane:
         """Whether the other end has everything, and everything that came was taken."""
         return not self._waiting and not self._kept and not self._held
 
-    def send(self, message: Any) -> None:
-        """Queue one message."""
+    def send(self, message: Any) -> int:
+        """Queue one message; gives `queued_bytes`."""
         data = encode(message)
         if len(data) > PART_BYTES:
             self._queue_parts(data)
         else:
             self._waiting.append(data)
             self._waiting_bytes += len(data)
-        self._flush_soon()
+        if not self._is_flush_due:
+            self._flush_soon()
+        return self._waiting_bytes + self._kept_bytes
 
     def send_ping(self) -> None:
         """Ask for a sign of life."""
@@ -267,12 +269,15 @@ class Lane:
             # Sent again after a break, though it had come.
             messages = messages[known:]
         self._unacknowledged_bytes += size
+        on_message = self._on_message
         for message in messages:
             self.received += 1
             if self._is_holding:
                 self._held.append(message)
-            else:
+            elif type(message) is Part:
                 self._deliver(message)
+            else:
+                on_message(message)
         if self._held:
             self._held_bytes += size
             if self._held_bytes > 2 * self._options.window_bytes:

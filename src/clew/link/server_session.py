@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
@@ -36,15 +35,26 @@ _log: Final = logging.getLogger("clew.link")
 
 METHOD_NAME_CHARS_SHOWN: Final = 80
 
+_NOTHING: Final = encode_body(None)
+"""The answer to most calls."""
+
 
 @final
 class _Call:
-    __slots__ = ("answer", "deadline", "method")
+    """One call under way, and the listener to its answer."""
 
-    def __init__(self, method: Method, deadline: asyncio.TimerHandle | None) -> None:
+    __slots__ = ("_session", "answer", "call_id", "deadline", "method")
+
+    def __init__(self, session: ServerSession, call_id: int, method: Method) -> None:
+        self._session = session
+        self.call_id = call_id
         self.method = method
-        self.deadline = deadline
+        self.deadline: asyncio.TimerHandle | None = None
         self.answer: asyncio.Future[Any] | Reply[Any] | None = None
+
+    def answered(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
+        """The service has answered."""
+        self._session.answered(self, answer)
 
 
 @final
@@ -71,6 +81,8 @@ class ServerSession:
         self.lane = Lane(
             self._loop, f.FROM_CLIENT, self._options, self._options.message_bytes_max, self._received, now_ns=now_ns
         )
+        self._bound: dict[str, tuple[Method, Callable[[Any], Awaitable[Any]]]] = {}
+        """The methods that were called, with what serves them."""
         self._calls: dict[int, _Call] = {}
         self._reports_count = 0
         self._workers: dict[int, _Worker] = {}
@@ -195,57 +207,64 @@ class ServerSession:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def _call(self, message: f.Call) -> None:
-        self._check_call_id(message.call_id)
-        method = METHODS.get(message.method)
-        if method is None:
-            self._refuse(message.call_id, _unknown_method(message.method))
+        call_id = message.call_id
+        self._check_call_id(call_id)
+        name = message.method
+        bound = self._bound.get(name) or self._bind_method(name)
+        if bound is None:
+            self._refuse(call_id, _unknown_method(name))
             return
+        method, serve = bound
         if method.is_report:
             self._reports_count += 1
         self._check_calls_count()
-        self._calls[message.call_id] = call = _Call(method, None)
+        self._calls[call_id] = call = _Call(self, call_id, method)
         try:
-            request = method.decode_request(message.body)
-            answer = getattr(self._service, method.name)(request)
+            answer = serve(method.decode_request(message.body))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
-            self._answered_error(message.call_id, error)
+            self._pop(call_id)
+            self._refuse(call_id, _rejection(error, name))
             return
-        self._wait_for(message.call_id, call, answer, message.timeout_ms)
+        self._wait_for(call, answer, message.timeout_ms)
 
-    def _wait_for(self, call_id: int, call: _Call, answer: Awaitable[Any], timeout_ms: int) -> None:
+    def _bind_method(self, name: str) -> tuple[Method, Callable[[Any], Awaitable[Any]]] | None:
+        method = METHODS.get(name)
+        if method is None:
+            return None
+        bound = self._bound[name] = method, getattr(self._service, name)
+        return bound
+
+    def _wait_for(self, call: _Call, answer: Awaitable[Any], timeout_ms: int) -> None:
         if isinstance(answer, Reply):
             # Those of the engine are answered in their own time, which is bounded; they need no deadline here.
             reply = cast("Reply[Any]", answer)
             call.answer = reply
-            reply.listen(partial(self._answered, call_id))
+            reply.listen(call.answered)
             return
         future = asyncio.ensure_future(answer)
         if future.done():
-            self._answered(call_id, future)
+            self.answered(call, future)
             return
         call.answer = future
         seconds = self._options.call_seconds
         if timeout_ms > 0:
             seconds = min(seconds, timeout_ms / 1_000)
-        call.deadline = self._loop.call_later(seconds, self._too_late, call_id, seconds)
-        future.add_done_callback(partial(self._answered, call_id))
+        call.deadline = self._loop.call_later(seconds, self._too_late, call.call_id, seconds)
+        future.add_done_callback(call.answered)
 
-    def _answered(self, call_id: int, answer: asyncio.Future[Any] | Reply[Any]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        call = self._pop(call_id)
-        if call is None:
+    def answered(self, call: _Call, answer: asyncio.Future[Any] | Reply[Any]) -> None:
+        """Send the answer to a call, if it is still waited for."""
+        is_cancelled = answer.cancelled()
+        error = None if is_cancelled else answer.exception()
+        if self._pop(call.call_id) is None:
             return
-        if answer.cancelled():
-            self._refuse(call_id, _stopped(call.method.name))
+        if is_cancelled:
+            self._refuse(call.call_id, _stopped(call.method.name))
         elif error is not None:
-            self._refuse(call_id, _rejection(error, call.method.name))
+            self._refuse(call.call_id, _rejection(error, call.method.name))
         else:
-            self._send(f.Answer(call_id, encode_body(answer.result())))
-
-    def _answered_error(self, call_id: int, error: Exception) -> None:
-        call = self._pop(call_id)
-        assert call is not None, "the call has just been noted"
-        self._refuse(call_id, _rejection(error, call.method.name))
+            value = answer.result()
+            self._send(f.Answer(call.call_id, _NOTHING if value is None else encode_body(value)))
 
     def _too_late(self, call_id: int, seconds: float) -> None:
         call = self._pop(call_id)
@@ -300,8 +319,8 @@ class ServerSession:
             raise LinkViolation(CutCode.FLOODED, f"more than {self._options.attachments_max} workers on one link")
         self._check_calls_count()
         worker = self._workers[message.worker] = _Worker(self, message.worker)
-        call = self._calls[message.call_id] = _Call(_ATTACH, None)
-        self._wait_for(message.call_id, call, worker.attach(message.body), 0)
+        call = self._calls[message.call_id] = _Call(self, message.call_id, _ATTACH)
+        self._wait_for(call, worker.attach(message.body), 0)
 
     async def attach_worker(self, body: bytes, worker: _Worker) -> str:
         """Attach a worker to the service, and give the id of its session there."""
@@ -327,8 +346,7 @@ class ServerSession:
     def _send(self, message: Any) -> None:
         if self.is_ended:
             return
-        self.lane.send(message)
-        queued = self.lane.queued_bytes
+        queued = self.lane.send(message)
         if queued > self._options.window_bytes and not self._is_holding:
             self._is_holding = True
             self.lane.hold()

@@ -65,8 +65,11 @@ class Counter(_Metric):
 
     def add(self, *values: str, by: float = 1.0) -> None:
         """Count."""
-        known = values if values in self._values else _bounded(values, len(self._values))
-        self._values[known] = self._values.get(known, 0.0) + by
+        try:
+            self._values[values] += by
+        except KeyError:
+            known = _bounded(values, len(self._values))
+            self._values[known] = self._values.get(known, 0.0) + by
 
     def value(self, *values: str) -> float:
         """How much so far."""

@@ -99,38 +99,52 @@ class MeteredService:
         if isinstance(awaitable, asyncio.Future):
             future = cast("asyncio.Future[Any]", awaitable)
             future.add_done_callback(
-                lambda done: None if done.cancelled() else self._note(name, began, done.exception())
+                lambda done: None if done.cancelled() else self.note(name, began, done.exception())
             )
             return future
         return self._timed_coroutine(name, awaitable, began)
 
     def _timed_reply(self, name: str, inner: Reply[Any], began: float) -> Reply[Any]:
-        outer: Reply[Any] = Reply()
-
-        def forward(told: Reply[Any]) -> None:
-            error = told.exception()
-            self._note(name, began, error)
-            if error is not None:
-                outer.set_exception(error)
-            else:
-                outer.set_result(told.result())
-
-        inner.listen(forward)
+        outer = _TimedReply(self, name, inner, began)
+        inner.listen(outer.forward)
         return outer
 
     async def _timed_coroutine(self, name: str, awaitable: Awaitable[Any], began: float) -> Any:
         try:
             answer = await awaitable
         except Exception as error:
-            self._note(name, began, error)
+            self.note(name, began, error)
             raise
-        self._note(name, began, None)
+        self.note(name, began, None)
         return answer
 
-    def _note(self, name: str, began: float, error: BaseException | None) -> None:
+    def note(self, name: str, began: float, error: BaseException | None) -> None:
+        """A call has ended."""
         code = _OK if error is None else error.code.value if isinstance(error, RPCError) else "internal"
         self._metrics.calls.add(name, code)
         self._metrics.call_seconds.observe(self._loop.time() - began, name)
+
+
+class _TimedReply(Reply[Any], eq=False):
+    """The answer to a measured call."""
+
+    service: MeteredService
+    name: str
+    inner: Reply[Any]
+    began: float
+
+    def forward(self, told: Reply[Any]) -> None:
+        """It has come: note it, and pass it on."""
+        error = told.exception()
+        self.service.note(self.name, self.began, error)
+        if error is None:
+            self.set_result(told.result())
+        else:
+            self.set_exception(error)
+
+    def abandon(self) -> None:
+        """Whoever asked has gone."""
+        self.inner.abandon()
 
 
 @final

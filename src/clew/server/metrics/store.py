@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast, final
 
+from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import CommitStatus, FleetView, RunWrite, ShardLease, Store, StoreError
 from clew.server.metrics.metrics import Metrics
 
@@ -51,8 +52,7 @@ class MeteredStore:
             self._metrics.commit_seconds.observe(self._loop.time() - began)
             self._note_error("commit_if_current", done)
             if not done.cancelled() and done.exception() is None:
-                for unit, status in zip(units, done.result(), strict=True):
-                    self._note_unit(unit, status)
+                self._note_units(units, done.result())
 
         committing.add_done_callback(committed)
         return committing
@@ -100,15 +100,17 @@ class MeteredStore:
         if isinstance(error, StoreError):
             self._metrics.store_errors.add(name, type(error).__name__)
 
-    def _note_unit(self, unit: tuple[RunWrite, ...], status: CommitStatus) -> None:
-        if status is not CommitStatus.COMMITTED:
-            self._metrics.commit_conflicts.add(status.value)
-            return
-        for write in unit:
-            if write.expected_version == 0:
-                self._metrics.runs_started.add(write.namespace)
-            if not write.status.is_open:
-                self._metrics.runs_closed.add(write.namespace, write.status.value)
+    def _note_units(self, units: Sequence[tuple[RunWrite, ...]], statuses: Sequence[CommitStatus]) -> None:
+        metrics = self._metrics
+        for unit, status in zip(units, statuses, strict=True):
+            if status is not CommitStatus.COMMITTED:
+                metrics.commit_conflicts.add(status.value)
+                continue
+            for write in unit:
+                if not write.expected_version:
+                    metrics.runs_started.add(write.namespace)
+                if write.status is not WorkflowExecutionStatus.RUNNING and not write.status.is_open:
+                    metrics.runs_closed.add(write.namespace, write.status.value)
 
 
 def metered_store(store: Store, metrics: Metrics) -> Store:

@@ -434,18 +434,29 @@ def _telling(answer: Awaitable[T], tell: Callable[[BaseException | None], None])
     return _telling_coroutine(answer, tell)
 
 
-def _telling_reply(answer: Reply[T], tell: Callable[[BaseException | None], None]) -> Reply[T]:
-    told: Reply[T] = Reply()
+class _ToldReply(Reply[Any], eq=False):
+    """An answer of which somebody else hears first."""
 
-    def listen(reply: Reply[T]) -> None:
+    inner: Reply[Any]
+    tell: Callable[[BaseException | None], None]
+
+    def forward(self, reply: Reply[Any]) -> None:
+        """It has come."""
         error = reply.exception()
-        tell(error)
+        self.tell(error)
         if error is None:
-            told.set_result(reply.result())
+            self.set_result(reply.result())
         else:
-            told.set_exception(error)
+            self.set_exception(error)
 
-    answer.listen(listen)
+    def abandon(self) -> None:
+        """Whoever asked has gone."""
+        self.inner.abandon()
+
+
+def _telling_reply(answer: Reply[T], tell: Callable[[BaseException | None], None]) -> Reply[T]:
+    told = _ToldReply(answer, tell)
+    answer.listen(told.forward)
     return told
 
 
