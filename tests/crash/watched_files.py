@@ -66,8 +66,13 @@ _kept: list[Any] = []
 """What C holds pointers to."""
 
 
-def watch(tell: Callable[[Step], None]) -> None:
-    """From now on, for the rest of the process: `tell` is called with every operation on a file, on any thread."""
+def watch(tell: Callable[[Step], None], *, before_sync: Callable[[str], None] = lambda _: None) -> None:
+    """From now on, for the rest of the process: `tell` is called with every operation on a file, on any thread.
+
+    Args:
+        tell: Called before a change, and after a sync.
+        before_sync: Called with the path before a sync.
+    """
     library = ctypes.CDLL(_library_path())
     library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
     library.sqlite3_vfs_find.argtypes = [ctypes.c_char_p]
@@ -75,7 +80,7 @@ def watch(tell: Callable[[Step], None]) -> None:
     real = library.sqlite3_vfs_find(None)
     copy = _Vfs.from_buffer_copy(real.contents)
     copy.name, copy.next = b"watched", None
-    copy.open = _OPEN(_opener(real, tell))
+    copy.open = _OPEN(_opener(real, tell, before_sync))
     copy.delete = _DELETE(_deleter(real, tell))
     _kept.extend([real, copy])
     assert library.sqlite3_vfs_register(ctypes.byref(copy), 1) == 0, "SQLite took the watching VFS"
@@ -89,15 +94,14 @@ def _library_path() -> str:
     return found[0]
 
 
-def _opener(real: Any, tell: Callable[[Step], None]) -> Callable[..., int]:
+def _opener(real: Any, tell: Callable[[Step], None], before_sync: Callable[[str], None]) -> Callable[..., int]:
     def open_file(vfs: int, name: int | None, file: int, flags: int, out: int) -> int:
         # The very pointer is passed on: SQLite keeps it as long as the file is open.
         code: int = real.contents.open(ctypes.cast(real, _Pointer), name, file, flags, out)
         at = ctypes.cast(file, ctypes.POINTER(_Pointer))
         if code == 0 and at[0] and name:
-            methods = _watched(
-                ctypes.cast(at[0], ctypes.POINTER(_Methods)).contents, ctypes.string_at(name).decode(), tell
-            )
+            of_file = ctypes.cast(at[0], ctypes.POINTER(_Methods)).contents
+            methods = _watched(of_file, ctypes.string_at(name).decode(), tell, before_sync)
             _kept.append(methods)
             at[0] = ctypes.addressof(methods)
         return code
@@ -114,7 +118,7 @@ def _deleter(real: Any, tell: Callable[[Step], None]) -> Callable[..., int]:
     return delete
 
 
-def _watched(real: _Methods, path: str, tell: Callable[[Step], None]) -> _Methods:
+def _watched(real: _Methods, path: str, tell: Callable[[Step], None], before_sync: Callable[[str], None]) -> _Methods:
     def write(file: int, data: int, size: int, offset: int) -> int:
         tell(Step("write", path, offset, ctypes.string_at(data, size)))
         return int(real.write(file, data, size, offset))
@@ -124,6 +128,7 @@ def _watched(real: _Methods, path: str, tell: Callable[[Step], None]) -> _Method
         return int(real.truncate(file, size))
 
     def sync(file: int, flags: int) -> int:
+        before_sync(path)
         code = int(real.sync(file, flags))
         tell(Step("sync", path))
         return code

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import timedelta
 
 import pytest
 
 from clew import activity, workflow
 from clew.client import Client
+from clew.link.websocket import SUBPROTOCOL, ServerWire
 from clew.service.errors import RPCError
 from clew.worker import Worker
 from tests.link.node import Node
+from tests.link.service import FakeService, make_server
 
 QUEUE = "link"
 SECONDS_MAX = 20.0
@@ -48,3 +51,60 @@ async def test_nobody_there() -> None:
 
     with pytest.raises(RPCError, match="No node can be reached"):
         await connect_server([("127.0.0.1", node.port)], patience_seconds=0.2)
+
+
+HANDSHAKE = (
+    b"GET /link HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    b"Sec-WebSocket-Protocol: " + SUBPROTOCOL.encode() + b"\r\n\r\n"
+)
+
+
+class Pipe(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self, of: socket.socket) -> None:
+        super().__init__()
+        self.of = of
+        self.written: list[bytes] = []
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.of if name == "socket" else default
+
+    def write(self, data: object) -> None:
+        self.written.append(bytes(data))  # type: ignore[call-overload]
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Later."""
+
+    def abort(self) -> None:
+        """Later."""
+
+
+@pytest.mark.parametrize("end", ["eof", "close"])
+async def test_a_frame_after_the_other_end_is_gone_is_left_to_the_next_connection(end: str) -> None:
+    """A killed process closes its sockets; `connection_lost` comes a turn later, and frames may be sent till then.
+
+    Found by the crash sweep: the library raised InvalidState out of callbacks of the loop.
+    """
+    with socket.socket() as of:
+        pipe = Pipe(of)
+        wire = ServerWire(make_server(FakeService()))
+        wire.connection_made(pipe)
+        wire.data_received(HANDSHAKE)
+        wire.send(b"before")
+        assert b"before" in pipe.written[-1]
+        if end == "eof":
+            wire.eof_received()
+        else:
+            wire.data_received(bytes([0x88, 0x80, 0, 0, 0, 0]))
+        wire.send(b"after")
+        assert not any(b"after" in data for data in pipe.written)
+        wire.connection_lost(None)
+        wire.send(b"after")

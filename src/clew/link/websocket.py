@@ -65,8 +65,10 @@ class WebSocketWire(asyncio.Protocol):
 
     def __init__(self, protocol: ClientProtocol | ServerProtocol) -> None:
         from websockets.frames import Opcode
+        from websockets.protocol import State
 
         self._protocol: Any = protocol
+        self._can_send = State.OPEN
         self._binary = Opcode.BINARY
         self._continuation = Opcode.CONT
         self._text = Opcode.TEXT
@@ -82,8 +84,8 @@ class WebSocketWire(asyncio.Protocol):
     # --- Wire -------------------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Send one frame soon."""
-        if self._is_open and not self._is_closing:
+        """Send one frame soon; not when the other end has closed, though `connection_lost` is still to come."""
+        if self._is_open and not self._is_closing and self._protocol.state is self._can_send:
             self._protocol.send_binary(frame)
             self._write()
 

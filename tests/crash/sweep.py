@@ -1,0 +1,111 @@
+"""Kills at commit after commit while rounds of the mixed workload go on.
+
+Owns: `Point`, one kill to make; `Sweep`, which has nodes die at their points, one point a life, until none is left, and
+then has everything checked. Never: how a node is made to die there (it is given that).
+
+How it works: the n-th commit of a node is counted from its start, so the first points fall into its recovery of what
+its last life left half done, and later ones into all that the rounds ask for. A round is begun with each life and every
+half second, so that there is always something to commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.crash.nodes import Node
+from tests.crash.rounds import SECONDS_MAX, Rounds
+
+_ROUNDS_WIDTH = 12
+"""Rounds under way at a time, at most."""
+
+_ROUND_SECONDS = 0.5
+"""A node that lives on gets a further round after so long."""
+
+
+class Point(NamedTuple):
+    """A kill to make: at which commit of a life, and how."""
+
+    at: int
+    how: str
+
+
+def spread(ways: Sequence[str], last: int, count: int) -> list[Point]:
+    """So many points: every way in turn, at commits from 1 to `last`, evenly.
+
+    All `last * len(ways)` of them when `count` is as large.
+    """
+    if count >= last * len(ways):
+        return [Point(at, how) for at in range(1, last + 1) for how in ways]
+    return [Point(1 + number * (last - 1) // max(count - 1, 1), ways[number % len(ways)]) for number in range(count)]
+
+
+class Sweep:
+    """See the module docstring.
+
+    Args:
+        rounds: The workload.
+        points: The kills to make, each by whichever node is started next.
+        nodes: Those that are killed.
+        arm: Called before each life with the node and its point (None: live on); for kills from outside.
+    """
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        points: Sequence[Point],
+        nodes: Sequence[Node],
+        arm: Callable[[Node, Point | None], None] | None = None,
+    ) -> None:
+        self.rounds = rounds
+        self.kills: Counter[str] = Counter()
+        self._left = list(reversed(points))
+        self._nodes = nodes
+        self._arm = arm
+        self._numbers = itertools.count()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Make all kills; when this returns, all nodes live on and all rounds came to their ends."""
+        await asyncio.gather(*map(self._keep, self._nodes))
+        self._begin_round()
+        await asyncio.gather(*self._under_way)
+
+    async def _keep(self, node: Node) -> None:
+        while self._left:
+            point = self._left.pop()
+            if await self._live(node, point):
+                await self._load_until_dead(node, point)
+            self.kills[point.how] += 1
+        assert await self._live(node, None), "a node without a point lives"
+
+    async def _live(self, node: Node, point: Point | None) -> bool:
+        if self._arm is not None:
+            self._arm(node, point)
+        elif point is not None:
+            return await node.live(point.at, point.how)
+        return await node.live()
+
+    async def _load_until_dead(self, node: Node, point: Point) -> None:
+        """Begin rounds, until the node has come to its point."""
+        dying = asyncio.ensure_future(node.wait_killed())
+        give_up_at = time.monotonic() + SECONDS_MAX
+        while not dying.done():
+            assert time.monotonic() < give_up_at, f"a node did not come to {point} within {SECONDS_MAX:g} s"
+            self._begin_round()
+            await asyncio.wait([dying], timeout=_ROUND_SECONDS)
+        await dying
+
+    def _begin_round(self) -> None:
+        self._take_ended()
+        if len(self._under_way) < _ROUNDS_WIDTH:
+            self._under_way.add(asyncio.ensure_future(self.rounds.see_through(str(next(self._numbers)))))
+
+    def _take_ended(self) -> None:
+        for task in [task for task in self._under_way if task.done()]:
+            self._under_way.discard(task)
+            task.result()

@@ -1,0 +1,58 @@
+"""A server on a SQLite file, killed at commit after commit, with clients and a worker in other processes.
+
+`make crash-soak` sweeps every commit of a life in every way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from clew.client import Client
+from tests.crash.killed_server import WAYS
+from tests.crash.nodes import Breeder, Node, Program, free_port
+from tests.crash.records import record
+from tests.crash.rounds import Rounds
+from tests.crash.sweep import Sweep, spread
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at SQLite through ldd"),
+    pytest.mark.e2e,
+]
+
+KILLS = int(os.environ.get("CLEW_COMMIT_KILLS", "10"))
+LAST_COMMIT = int(os.environ.get("CLEW_COMMIT_LAST", "40"))
+KILL_SECONDS = 6
+"""Allowed for each kill on a busy machine."""
+
+
+@pytest.mark.timeout(240 + KILLS * KILL_SECONDS)
+async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+    began = time.monotonic()
+    port, database, ledger = free_port(), f"sqlite:{tmp_path / 'store.db'}", tmp_path / "ledger"
+    address = f"127.0.0.1:{port}"
+    worker = Program(tmp_path / "worker.log", "tests.crash.mixed", address, str(ledger))
+    async with AsyncExitStack() as stack:
+        breeder = await stack.enter_async_context(Breeder())
+        server = Node(breeder, tmp_path / "server.log", "server", "start", "--store", database, "--port", str(port))
+        stack.push_async_callback(worker.end)
+        assert await server.live()
+        await worker.start("ready")
+        client = await Client.connect(address)
+        stack.push_async_callback(client.close)
+        rounds = Rounds(client, ledger)
+        await rounds.see_through("peace")
+        server.kill()
+        await server.wait_killed()
+        sweep = Sweep(rounds, spread(WAYS, LAST_COMMIT, KILLS), [server])
+        await sweep.run()
+        assert sweep.kills.total() == KILLS
+        told = await rounds.check(database)
+        await worker.stop()
+        await server.stop()
+        record("server_sqlite", began, kills=dict(sweep.kills), **told)
