@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from clew.core import decisions as d
 from clew.core import step as step_module
 from clew.core.codec import decode_state, encode_item, encode_state, item_keys
+from clew.core.evolve import fold
 from clew.core.transition import Transition
 from clew.model import commands as c
 from clew.model import events as e
@@ -74,6 +76,14 @@ CLOSE_COMMANDS = st.sampled_from(
         c.ContinueAsNewWorkflowExecution(),
     ]
 )
+
+
+def is_accepted(event: Any) -> bool:
+    return isinstance(event, e.WorkflowExecutionUpdateAccepted)
+
+
+def signals_of(events: list[Any]) -> Counter[str]:
+    return Counter(event.request_id for event in events if isinstance(event, e.WorkflowExecutionSignaled))
 
 
 class HistoryMachine(RuleBasedStateMachine):
@@ -338,6 +348,36 @@ class HistoryMachine(RuleBasedStateMachine):
     def terminate(self) -> None:
         was_open = self.state.is_open
         assert isinstance(self.driver.terminate(), Transition) is was_open
+
+    @precondition(lambda self: len(self.driver.history) > 8)
+    @rule(data=st.data(), goes_on=st.booleans())
+    def reset(self, data: st.DataObject, goes_on: bool) -> None:
+        """Go back to any event: where a task is pending a run begins, which has every signal and the same keys."""
+        old = self.state
+        event_id = data.draw(st.integers(0, len(self.driver.history) + 1))
+        pending = fold(self.driver.history[: event_id - 1]).workflow_task if event_id > 1 else None
+        is_point = event_id <= len(self.driver.history) and pending is not None
+        answer = self.driver.reset(event_id=event_id, request_id=f"reset-{self.driver.run_count}")
+        assert isinstance(answer, Transition) is is_point, answer
+        if not isinstance(answer, Transition):
+            return
+        assert not old.is_open
+        assert answer.new_run is not None
+        state, transition = answer.new_run
+        assert state.is_open or len(transition.events) > self.driver.limits.history_events_max
+        assert state.key_generation == old.key_generation
+        assert state.recorded_by(1) == (old.origins[0].run_id if old.origins else old.run_id)
+        copied, tail = transition.events[: event_id - 1], transition.events[event_id - 1 :]
+        assert copied == self.driver.history[: event_id - 1]
+        assert signals_of(transition.events) == signals_of(self.driver.history)
+        assert not any(isinstance(event, e.WorkflowExecutionCancelRequested) for event in tail)
+        accepted = {event.protocol_instance_id for event in self.driver.history if is_accepted(event)}
+        assert accepted <= state.updates.keys() | state.derived.update_ids.keys()
+        if goes_on:
+            self.driver.follow()
+            self.driver.next_runs.clear()
+            self.driver.task_tokens.clear()
+            self.driver.activity_tokens.clear()
 
     @rule()
     def update(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from clew.core import decisions as d
 from clew.core.replies import StartedActivity, StartedWorkflowTask
+from clew.core.reset import ResetSource, check_reset
 from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.model import inputs as i
@@ -32,6 +33,8 @@ class Driver:
         self.activity_tokens: dict[str, list[i.TaskToken]] = {}
         self.run_count = 0
         self.last: Transition | Rejection | None = None
+        self.earlier: dict[str, tuple[ExecutionState, list[Event]]] = {}
+        """The runs before this one, with their histories."""
         self.next_runs: list[tuple[ExecutionState, Transition]] = []
         self._state: ExecutionState | None = None
 
@@ -90,6 +93,7 @@ class Driver:
 
     def follow(self) -> None:
         """Go on with the next run of the chain."""
+        self.earlier[self.state.run_id] = (self.state, self.history)
         self._state, transition = self.next_runs.pop()
         self.history = list(transition.events)
 
@@ -219,3 +223,29 @@ class Driver:
     def terminate(self, reason: str = "enough") -> Transition | Rejection:
         request = i.TerminateWorkflowRequest(namespace=NAMESPACE, workflow_id=WORKFLOW_ID, reason=reason)
         return self.decide(lambda: d.decide_terminate(self.state, request, self.now))
+
+    def reset(self, run_id: str = "", request_id: str = "r", **point: Any) -> Transition | Rejection:
+        """Go back to a point of this run, or of one before it, along with the runs that came in between."""
+        request = i.ResetWorkflowRequest(
+            namespace=NAMESPACE,
+            workflow_id=WORKFLOW_ID,
+            run_id=run_id,
+            request_id=request_id,
+            **{"reason": "mend", **point},
+        )
+        refusal = check_reset(request, self.limits)
+        if refusal is not None:
+            self.last = refusal
+            return refusal
+        runs = {**self.earlier, self.state.run_id: (self.state, list(self.history))}
+        names = list(runs)
+        base = run_id or names[-1]
+        later = [(name, runs[name][1]) for name in names[names.index(base) + 1 :]]
+        source = ResetSource(base=runs[base][0], events=runs[base][1], later=later)
+        new_id = f"run{self.run_count + 1}"
+        answer = self.decide(
+            lambda: d.decide_reset(self.state, request, source, self.now, run_id=new_id, limits=self.limits)
+        )
+        if isinstance(answer, Transition):
+            self.run_count += 1
+        return answer

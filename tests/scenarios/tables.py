@@ -129,6 +129,8 @@ def _check_attributes(subject: Any, attributes: list[str], where: str) -> None:
         for name in path.split("."):
             if isinstance(value, dict):
                 value = next(iter(value.values())) if name == "*" else value[int(name) if name.isdigit() else name]
+            elif isinstance(value, list | tuple):
+                value = value[int(name)]
             else:
                 value = getattr(value, name)
         if callable(value):
@@ -415,8 +417,36 @@ def _follow(driver: Driver, words: Words, options: Options, tail: str, flags: Fl
     return Transition()
 
 
+def _reset(driver: Driver, words: Words, options: Options, tail: str, flags: Flags) -> Any:
+    """To an event by its number, or to the ``first`` or ``last`` workflow task; of ``run=`` or of this run."""
+    point: dict[str, Any] = {}
+    if words[0].isdigit():
+        point["event_id"] = int(words[0])
+    elif words[0] in _RESET_TYPES:
+        point["reset_type"] = _RESET_TYPES[words[0]]
+    if "build" in options:
+        point["build_id"] = options["build"]
+    if "without" in options:
+        point["reapply_exclude"] = tuple(i.ResetReapplyExcludeType(name) for name in options["without"].split(","))
+    if "no-reason" in flags:
+        point["reason"] = " "
+    return driver.reset(options.get("run", ""), **point)
+
+
+def _seam(driver: Driver, words: Words, options: Options, tail: str, flags: Flags) -> Any:
+    """Shows what the run that a reset made begins with behind the copied events, and that they are copies."""
+    state, transition = driver.next_runs[-1]
+    copied = state.origins[-1].until_event_id - 1
+    runs = {**driver.earlier, driver.state.run_id: (driver.state, driver.history)}
+    assert transition.events[:copied] == runs[state.origins[-1].run_id][1][:copied], "copied events were changed"
+    return msgspec.structs.replace(transition, events=transition.events[copied:])
+
+
+_RESET_TYPES = {"first": i.ResetType.FIRST_WORKFLOW_TASK, "last": i.ResetType.LAST_WORKFLOW_TASK}
 _VERBS: dict[str, Callable[[Driver, Words, Options, str, Flags], Any]] = {
     "start": _start,
+    "reset": _reset,
+    "seam": _seam,
     "take-task": lambda driver, words, options, tail, flags: driver.take_task(*words),
     "complete": _complete,
     "record": _record,

@@ -202,6 +202,7 @@ def _begin_next(step: Step, event: e.WorkflowExecutionStarted, run_id: str) -> N
         state.arm(deadline)
     state.earlier_updates = _earlier_updates(old, step.now)
     state.earlier_request_ids = _earlier_request_ids(old, step)
+    state.resets = dict(old.resets)
     if old.start_request_id:
         # A start sent again after its run has gone on is answered with the chain, not with another one.
         known = [*old.attached_request_ids, old.start_request_id]

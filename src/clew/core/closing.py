@@ -6,6 +6,7 @@ it enforces the limits that a transition may have crossed. Never: decides that a
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 
 from clew.core.codec import item_keys
@@ -38,21 +39,28 @@ UPDATE_ABANDONED_TYPE: Final = "AcceptedUpdateCompletedWorkflow"
 _READY: Final = (ActivityTaskReady, WorkflowTaskReady)
 
 
-def close_run(step: Step, event: e.Event, *, new_run: tuple[ExecutionState, Transition] | None = None) -> None:
+def close_run(
+    step: Step,
+    event: e.Event,
+    *,
+    new_run: tuple[ExecutionState, Transition] | None = None,
+    keeps_children: bool = False,
+) -> None:
     """Append the close event, and let go of everything that is pending.
 
     The workflow task must be gone (completed, or taken by `tasks.drop_task`). With `new_run`, the chain goes on: the
-    parent hears nothing, and updates that were not accepted move over.
+    parent hears nothing, and updates that the new run has taken over stay open. `keeps_children`: no close policy is
+    applied, since the run goes on in another.
     """
     state = step.state
     assert not state.buffered_events, "a run closes with buffered events"
     # What this very step made ready (an activity asked for ahead of the close) is of no use to anyone.
     step.effects[:] = [effect for effect in step.effects if type(effect) not in _READY]
     _tell_activities(step)
-    for child in state.children.values():
+    for child in () if keeps_children else state.children.values():
         if child.run_id and child.parent_close_policy is not ParentClosePolicy.ABANDON:
             step.effects.append(ApplyParentClosePolicy(child=child.ref, policy=child.parent_close_policy.value))
-    _settle_updates(step, has_moved=new_run is not None)
+    _settle_updates(step, new_run[0].updates if new_run is not None else ())
     if state.is_wide:
         step.dirty.update(item_keys(state))
     step.append(event)
@@ -62,7 +70,7 @@ def close_run(step: Step, event: e.Event, *, new_run: tuple[ExecutionState, Tran
     step.effects.append(RunClosed(status=CLOSE_STATUS[type(event)]))
     if new_run is not None:
         step.new_run = new_run
-    elif state.parent is not None:
+    if state.parent is not None and (new_run is None or not _has_same_parent(state, new_run[0])):
         step.effects.append(
             NotifyParent(parent=state.parent, initiated_event_id=state.parent_initiated_event_id, closing=event)
         )
@@ -85,11 +93,18 @@ def _tell_activities(step: Step) -> None:
             )
 
 
-def _settle_updates(step: Step, *, has_moved: bool) -> None:
+def _has_same_parent(state: ExecutionState, following: ExecutionState) -> bool:
+    """Whether the run that follows will tell the parent; a reset may go back to a run that had another parent."""
+    return (state.parent, state.parent_initiated_event_id) == (following.parent, following.parent_initiated_event_id)
+
+
+def _settle_updates(step: Step, moved: Container[str]) -> None:
     for update in step.state.updates.values():
+        if update.update_id in moved:
+            continue
         if update.accepted_event_id:
             step.effects.append(UpdateSettled(update_id=update.update_id, outcome=abandoned_outcome(update.update_id)))
-        elif not has_moved:
+        else:
             step.effects.append(UpdateSettled(update_id=update.update_id, rejected=True))
 
 

@@ -28,6 +28,7 @@ from clew.core.children import (
 from clew.core.due import decide_due, decide_sessions_lost, outstanding_tasks
 from clew.core.markers import decide_record_markers
 from clew.core.messages import decide_cancel_request, decide_signal, decide_terminate
+from clew.core.reset import decide_reset
 from clew.core.start import decide_attach_request, decide_id_policy, decide_release_first_task, decide_start
 from clew.core.updates import decide_admit_update, find_update
 from clew.core.versioning import decide_update_options
@@ -61,6 +62,7 @@ __all__ = [
     "decide_record_markers",
     "decide_release_activity",
     "decide_release_first_task",
+    "decide_reset",
     "decide_sessions_lost",
     "decide_signal",
     "decide_start",

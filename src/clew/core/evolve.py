@@ -11,6 +11,7 @@ with the pending item it touched, so that a wide run rewrites only that. Law: fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from clew.core.pending import (
@@ -146,9 +147,29 @@ def _task_completed(state: ExecutionState, event: e.WorkflowTaskCompleted) -> To
     return None
 
 
-def _task_ended(state: ExecutionState, event: e.WorkflowTaskTimedOut | e.WorkflowTaskFailed) -> Touched:
+def _task_timed_out(state: ExecutionState, event: e.WorkflowTaskTimedOut) -> Touched:
     state.workflow_task = None
     return None
+
+
+def _task_failed(state: ExecutionState, event: e.WorkflowTaskFailed) -> Touched:
+    state.workflow_task = None
+    if event.cause is e.WorkflowTaskFailedCause.RESET_WORKFLOW and event.new_run_id:
+        _begin_anew(state, event.event_time)
+    return None
+
+
+def _begin_anew(state: ExecutionState, now: datetime) -> None:
+    """A reset: the run starts now, with its timeouts, and so does the wait of activities that nobody began."""
+    state.start_time = state.execution_time = now
+    if state.workflow_execution_timeout:
+        state.execution_deadline = now + state.workflow_execution_timeout
+    if state.workflow_run_timeout:
+        state.run_deadline = now + state.workflow_run_timeout
+    for activity in state.activities.values():
+        if not activity.started_event_id:
+            activity.scheduled_time = now
+    state.derived.deadlines = None
 
 
 # --- activities and timers -------------------------------------------------------------------------------------------
@@ -238,7 +259,11 @@ def _cancel_requested(state: ExecutionState, event: e.WorkflowExecutionCancelReq
 def _update_admitted(state: ExecutionState, event: e.WorkflowExecutionUpdateAdmitted) -> Touched:
     update_id = event.request.update_id
     state.updates[update_id] = PendingUpdate(
-        update_id=update_id, message_id=update_message_id(update_id), request=event.request
+        update_id=update_id,
+        message_id=update_message_id(update_id),
+        request=event.request,
+        admitted_after_event_id=event.event_id,
+        admitted_event_id=event.event_id,
     )
     return None
 
@@ -426,8 +451,8 @@ _TABLE: Final[dict[type[e.BaseEvent], Callable[[ExecutionState, Any], Touched]]]
     e.WorkflowTaskScheduled: _task_scheduled,
     e.WorkflowTaskStarted: _task_started,
     e.WorkflowTaskCompleted: _task_completed,
-    e.WorkflowTaskTimedOut: _task_ended,
-    e.WorkflowTaskFailed: _task_ended,
+    e.WorkflowTaskTimedOut: _task_timed_out,
+    e.WorkflowTaskFailed: _task_failed,
     e.ActivityTaskScheduled: _activity_scheduled,
     e.ActivityTaskStarted: _activity_started,
     e.ActivityTaskCompleted: _activity_closed,

@@ -196,7 +196,8 @@ class PendingUpdate(_Pending, kw_only=True):
     """An update that was admitted and has not completed.
 
     Until it is accepted nothing of it is in history, and `request` holds what the caller sent; afterwards
-    `accepted_event_id` names the event that does. `sent_lease_id` is the workflow task that last carried it.
+    `accepted_event_id` names the event that does. One that a reset brought on is in history from its admission:
+    `admitted_event_id`. `sent_lease_id` is the workflow task that last carried it.
     `admitted_after_event_id` is its place among the events, so that workflow code meets it in the order of arrival; 0
     while events without ids (buffered ones) went before it, which puts it after all events of its task.
     """
@@ -207,6 +208,7 @@ class PendingUpdate(_Pending, kw_only=True):
     accepted_event_id: int = 0
     sent_lease_id: int = 0
     admitted_after_event_id: int = 0
+    admitted_event_id: int = 0
 
 
 class CompletedUpdate(_Pending, kw_only=True):

@@ -67,6 +67,14 @@ class WorkflowTaskProblem(msgspec.Struct, gc=False, frozen=True, kw_only=True, a
     identity: str = ""
 
 
+class Origin(msgspec.Struct, gc=False, frozen=True, array_like=True):
+    """A run that this one goes on with after a reset: it recorded the events before `until_event_id` that no earlier
+    origin did."""
+
+    run_id: str
+    until_event_id: int
+
+
 class Derived:
     """Indexes over the state of one run: rebuilt after a load, never stored."""
 
@@ -168,6 +176,10 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     """Which run of the chain took an update, for the latest ones; see `chain`."""
     earlier_request_ids: list[str] = []
     """Of signals and cancel requests that went to earlier runs of the chain of late."""
+    origins: list[Origin] = []
+    """The runs that resets went back to, one after the other, until this one; the oldest first."""
+    resets: dict[str, str] = {}
+    """Which run each of the latest resets of the chain made, by request id."""
 
     @cached_property
     def derived(self) -> Derived:
@@ -211,6 +223,17 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     def ref(self) -> ExecutionRef:
         """This run, as other executions name it."""
         return ExecutionRef(self.workflow_id, self.run_id, self.namespace)
+
+    def recorded_by(self, event_id: int) -> str:
+        """The id of the run that recorded this event first: this one, unless a reset copied the event."""
+        for origin in self.origins:
+            if event_id < origin.until_event_id:
+                return origin.run_id
+        return self.run_id
+
+    def goes_on_with(self, run_id: str) -> bool:
+        """Whether this is the run, or goes on with it after a reset."""
+        return run_id == self.run_id or any(origin.run_id == run_id for origin in self.origins)
 
     def next_attention(self) -> datetime | None:
         """The earliest instant at which something happens to this run by itself."""

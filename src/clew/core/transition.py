@@ -82,6 +82,12 @@ class ApplyParentClosePolicy(_Effect, frozen=True, kw_only=True):
     policy: str
 
 
+class ReportChild(_Effect, frozen=True, kw_only=True):
+    """The run waits, since a reset, for a child that another run started: record its end if that was before."""
+
+    initiated_event_id: int
+
+
 class NotifyParent(_Effect, frozen=True, kw_only=True):
     """Tell the parent that this child was started (`closing` is None) or has ended with that event."""
 
@@ -114,6 +120,7 @@ Effect: TypeAlias = (
     | SignalExternal
     | CancelExternal
     | ApplyParentClosePolicy
+    | ReportChild
     | NotifyParent
     | UpdateSettled
     | RunClosed
@@ -135,8 +142,8 @@ class Transition(msgspec.Struct, gc=False, kw_only=True):
         events: New events, dense, in order. Empty when only facts without events changed (an attempt started).
         effects: What the shell does once this is durable, in order.
         dirty_items: ``(kind, item_id)`` of pending items that were added, changed or removed.
-        new_run: For continue-as-new, retry and cron: the state of the run that follows, and its own transition, to be
-            committed in the same unit.
+        new_run: For continue-as-new, retry, cron and reset: the state of the run that follows, and its own transition,
+            to be committed in the same unit.
         reply: What the caller gets (decision-specific).
     """
 

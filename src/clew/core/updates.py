@@ -71,9 +71,9 @@ def find_update(state: ExecutionState, update_id: str) -> UpdateAdmission | None
             completed_event_id=completed.completed_event_id,
         )
     update = state.updates.get(update_id)
-    if update is not None:
-        return UpdateAdmission(update_id=update_id, accepted_event_id=update.accepted_event_id)
     run_id = state.earlier_updates.get(update_id)
+    if update is not None and (run_id is None or state.is_open):  # A reset takes updates of the run it closes along.
+        return UpdateAdmission(update_id=update_id, accepted_event_id=update.accepted_event_id)
     return UpdateAdmission(update_id=update_id, run_id=run_id) if run_id is not None else None
 
 
@@ -220,7 +220,7 @@ def _process(step: Step, message: UpdateAcceptance | UpdateRejection | UpdateCom
                 protocol_instance_id=message.update_id,
                 accepted_request_message_id=known.message_id if known is not None else message.message_id,
                 accepted_request_sequencing_event_id=message.sequencing_event_id,
-                accepted_request=known.request if known is not None else message.request,
+                accepted_request=_request_to_record(known, message),
             )
         )
         step.effects.append(UpdateSettled(update_id=message.update_id))
@@ -237,6 +237,13 @@ def _process(step: Step, message: UpdateAcceptance | UpdateRejection | UpdateCom
             )
         )
         step.effects.append(UpdateSettled(update_id=message.update_id, outcome=message.outcome))
+
+
+def _request_to_record(known: PendingUpdate | None, message: UpdateAcceptance) -> UpdateRequest | None:
+    """What the caller sent, unless history has it already."""
+    if known is None:
+        return message.request
+    return None if known.admitted_event_id else known.request
 
 
 def reject_update(step: Step, update_id: str, failure: Failure) -> None:

@@ -66,6 +66,7 @@ from clew.engine.queries import QueryDesk
 from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
 from clew.engine.recovery import ORPHAN_SECONDS, Lost, LostSessions, recover, release_lost
+from clew.engine.resets import Resets
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
@@ -260,6 +261,9 @@ class Engine:
         self._updates = UpdateDesk(store, self._cache, self._funnel, self._locator, self.namespaces, peers)
         self._updates_with_start = UpdatesWithStart(
             starter=self._starter, updates=self._updates, locator=self._locator, namespaces=self.namespaces
+        )
+        self._resets = Resets(
+            store=store, entropy=entropy, funnel=self._funnel, locator=self._locator, namespaces=self.namespaces
         )
         self._deployments = Deployments(
             store, clock, self._versions, self.namespaces, is_attached=self._matcher.is_version_attached
@@ -461,6 +465,11 @@ class Engine:
             lambda s, now: decide_terminate(s, request, now),
             first_execution_run_id=request.first_execution_run_id,
         )
+
+    def reset_workflow(self, request: i.ResetWorkflowRequest) -> Awaitable[r.ResetWorkflowResponse]:
+        """Go on from an earlier point of a run, as a new run; the latest run is terminated if it is open."""
+        future: asyncio.Future[r.ResetWorkflowResponse] = self._loop.create_future()
+        return future if self._refuses(future) else self._resets.reset(request, future)
 
     async def update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
         """Send an update and wait for its stage."""

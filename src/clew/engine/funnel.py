@@ -298,6 +298,7 @@ class Funnel:
         if transition.effects:
             self.hand_over(follow, now)
         successor.remember(transition.events)
+        successor.trim_tail()
         self._pipeline.submit_together(submission, follow)
 
     # --- after the commit -------------------------------------------------------------------------------------------

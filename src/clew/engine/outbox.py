@@ -39,6 +39,7 @@ from clew.core.transition import (
     ApplyParentClosePolicy,
     CancelExternal,
     NotifyParent,
+    ReportChild,
     SignalExternal,
     StartChild,
 )
@@ -48,6 +49,7 @@ from clew.engine.history import read_events
 from clew.engine.locate import Locator
 from clew.engine.outbox_rows import decode_outbox
 from clew.engine.peers import Peers
+from clew.engine.resets import following_run
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.versions import Versions
@@ -210,6 +212,9 @@ class Outbox:
                 await self._cancel(row, sender, effect.initiated_event_id)
             case ApplyParentClosePolicy():
                 await self._close_child(row, sender, effect)
+            case ReportChild():
+                await self._report_child(sender, effect.initiated_event_id)
+                await self._remove(row)
             case NotifyParent():
                 await self._notify_parent(row, sender, effect)
             case _:
@@ -229,7 +234,7 @@ class Outbox:
             workflow_id=event.workflow_id,
             workflow_type=event.workflow_type,
             task_queue=event.task_queue,
-            request_id=_request_id(state.run_id, initiated_event_id),
+            request_id=_request_id(state.recorded_by(initiated_event_id), initiated_event_id),
             input=event.input,
             workflow_execution_timeout=event.workflow_execution_timeout,
             workflow_run_timeout=event.workflow_run_timeout,
@@ -261,6 +266,8 @@ class Outbox:
             return
         run_id = started.response.run_id
         await self._tell(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
+        if state.origins and not started.response.started:
+            await self._report_child(parent, initiated_event_id)
         # The row goes last, with the child's release: a crash in between delivers the start again, as a repeat.
         child = started.entry
         now = await self._cache.load(row.shard, row.run_key)
@@ -275,6 +282,9 @@ class Outbox:
         self, row: OutboxRow, parent: RunEntry, event: StartChildWorkflowExecutionInitiated
     ) -> None:
         """The parent has closed without knowing that its child was started: deal with the child, if it was."""
+        if await self._after_reset(parent.state.ref, parent, event.event_id) is not None:
+            await self._remove(row)  # The run that goes on with it starts the child itself, as a repeat.
+            return
         child = await self._find(event.namespace or parent.state.namespace, event.workflow_id, "")
         if (
             child is None
@@ -336,20 +346,64 @@ class Outbox:
     @staticmethod
     def _is_child_of(target: RunEntry, parent: RunEntry) -> bool:
         state = target.state
-        return state.parent is not None and state.parent.run_id == parent.state.run_id
+        return state.parent is not None and parent.state.goes_on_with(state.parent.run_id)
 
     async def _notify_parent(self, row: OutboxRow, child: RunEntry, effect: NotifyParent) -> None:
         ref = effect.parent
         parent = await self._find(ref.namespace or child.state.namespace, ref.workflow_id, ref.run_id)
         closing = effect.closing
-        # A parent that has closed refuses, once that is durable.
-        if parent is not None and closing is not None:
-            run_id = child.state.run_id
-            await self._tell(
+        # A parent that has closed refuses, once that is durable; after a reset another run waits for the child.
+        run_id = child.state.run_id
+        while parent is not None and closing is not None:
+            is_told = await self._tell(
                 parent,
                 lambda s, now: decide_child_closed(s, effect.initiated_event_id, closing, now, run_id=run_id),
             )
+            if is_told:
+                break
+            parent = await self._after_reset(ref, parent, effect.initiated_event_id)
         await self._remove(row)
+
+    async def _after_reset(self, ref: ExecutionRef, parent: RunEntry, initiated_event_id: int) -> RunEntry | None:
+        """The run that, since a reset of `ref`, waits for the child which that initiated; None when there is none."""
+        latest = await self._find(parent.state.namespace, parent.state.workflow_id, "")
+        if latest is None or latest.run_key == parent.run_key:
+            return None
+        state = latest.state
+        waits = initiated_event_id in state.children and state.recorded_by(initiated_event_id) == ref.run_id
+        return latest if waits else None
+
+    async def _report_child(self, parent: RunEntry, initiated_event_id: int) -> None:
+        """A child that ended while no run waited for it: tell the run that waits for it since a reset."""
+        current = await self._cache.load(parent.shard, parent.run_key)
+        pending = None if current is None else current.state.children.get(initiated_event_id)
+        if current is None or pending is None or not pending.run_id:
+            return
+        end = await self._end_of(pending.namespace or current.state.namespace, pending.workflow_id, pending.run_id)
+        if end is not None:
+            run_id, closing = end
+            await self._tell(
+                current, lambda s, now: decide_child_closed(s, initiated_event_id, closing, now, run_id=run_id)
+            )
+
+    async def _end_of(self, namespace: str, workflow_id: str, run_id: str) -> tuple[str, Event] | None:
+        """The event that ended the chain of this run, with the run that it ended; None while the chain goes on."""
+        first = await self._find(namespace, workflow_id, run_id)
+        last = await self._find(namespace, workflow_id, "")
+        if first is None:
+            return None
+        if last is None or last.state.first_execution_run_id != first.state.first_execution_run_id:
+            last = first
+        while not last.state.is_open and await self._is_over(last):
+            closing = await self._event(last, last.state.close_event_id)
+            following = following_run(closing)
+            if not following:
+                return last.state.run_id, closing
+            found = await self._find(namespace, workflow_id, following)
+            if found is None:
+                return None
+            last = found
+        return None
 
     # --- signals and cancel requests to other executions --------------------------------------------------------------
 
@@ -363,7 +417,7 @@ class Outbox:
             workflow_id=target.workflow_id,
             run_id=target.run_id,
             signal_name=event.signal_name,
-            request_id=_request_id(sender.state.run_id, initiated_event_id),
+            request_id=_request_id(sender.state.recorded_by(initiated_event_id), initiated_event_id),
             input=event.input,
             header=event.header,
         )
@@ -391,7 +445,7 @@ class Outbox:
             namespace=namespace,
             workflow_id=target.workflow_id,
             run_id=target.run_id,
-            request_id=_request_id(sender.state.run_id, initiated_event_id),
+            request_id=_request_id(sender.state.recorded_by(initiated_event_id), initiated_event_id),
             reason=event.reason,
         )
         sender_ref = sender.state.ref
@@ -447,13 +501,15 @@ class Outbox:
         assert events, f"event {event_id} of run {entry.state.run_id} is stored before its effect is delivered"
         return events[0]
 
-    async def _tell(self, entry: RunEntry, decide: Decision) -> None:
-        """Change the run, unless it knows already."""
+    async def _tell(self, entry: RunEntry, decide: Decision) -> bool:
+        """Change the run, unless it knows already; False when it refuses, as a closed one does."""
         try:
             await self._apply(entry, decide, None)
         except RPCError as error:
             if CODE_TABLE[error.code].is_retryable or error.code is RejectionCode.INTERNAL:
                 raise
+            return False
+        return True
 
     async def _change(self, entry: RunEntry, decide: Decision) -> None:
         await self._apply(entry, decide, None)

@@ -13,6 +13,7 @@ from clew.core.transition import (
     ApplyParentClosePolicy,
     CancelExternal,
     NotifyParent,
+    ReportChild,
     SignalExternal,
     StartChild,
     Transition,
@@ -21,9 +22,13 @@ from clew.engine.ids import Ids
 from clew.engine.runs import RunEntry
 from clew.ports.store import OutboxRow
 
-OutboxEffect: TypeAlias = StartChild | SignalExternal | CancelExternal | ApplyParentClosePolicy | NotifyParent
+OutboxEffect: TypeAlias = (
+    StartChild | SignalExternal | CancelExternal | ApplyParentClosePolicy | ReportChild | NotifyParent
+)
 
-OUTBOX_EFFECTS: Final = frozenset({StartChild, SignalExternal, CancelExternal, ApplyParentClosePolicy, NotifyParent})
+OUTBOX_EFFECTS: Final = frozenset(
+    {StartChild, SignalExternal, CancelExternal, ApplyParentClosePolicy, ReportChild, NotifyParent}
+)
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(OutboxEffect)
 

@@ -60,6 +60,9 @@ BATCHES_IN_FLIGHT_MAX: Final = 2
 BATCH_RUNS_MAX: Final = 1_000
 """Runs in one batch; bounds the time a batch takes and the memory it holds."""
 
+BATCH_EVENTS_MAX: Final = 2_500
+"""Events in one row of history; more than one transition has, unless it wakes thousands of timers or copies a run."""
+
 SEARCHABLE_CHANGES: Final[tuple[type[BaseEvent], ...]] = (UpsertWorkflowSearchAttributes, WorkflowPropertiesModified)
 
 NO_CHANGES: Final = ((), ())
@@ -296,7 +299,7 @@ class CommitPipeline:
             transition = submission.transition
             events = submission.events
             if events:
-                batches.append(_batch(state, events))
+                batches += _batches(state, events)
                 if not needs_visibility:
                     for event in events:
                         if type(event) in SEARCHABLE_CHANGES:
@@ -408,6 +411,14 @@ def _join(first: Submission, second: Submission) -> None:
     for other in others:
         other.unit = unit
         unit.append(other)
+
+
+def _batches(state: ExecutionState, events: list[Event]) -> list[HistoryBatch]:
+    """The rows of one transition's events: one, but for the long history that a reset copies."""
+    if len(events) <= BATCH_EVENTS_MAX:
+        return [_batch(state, events)]
+    starts = range(0, len(events), BATCH_EVENTS_MAX)
+    return [_batch(state, events[start : start + BATCH_EVENTS_MAX]) for start in starts]
 
 
 def _batch(state: ExecutionState, events: list[Event]) -> HistoryBatch:

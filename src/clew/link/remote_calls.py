@@ -48,6 +48,9 @@ class RemoteCalls(ABC):
     def terminate_workflow(self, request: r.TerminateWorkflowRequest) -> Reply[None]:
         return self._call("terminate_workflow", request)
 
+    def reset_workflow(self, request: r.ResetWorkflowRequest) -> Reply[r.ResetWorkflowResponse]:
+        return self._call("reset_workflow", request)
+
     def update_workflow(self, request: r.UpdateWorkflowRequest) -> Reply[r.UpdateResponse]:
         return self._call("update_workflow", request)
 

@@ -111,6 +111,49 @@ class TerminateWorkflowRequest(Message, frozen=True, kw_only=True):
     details: Payloads = ()
 
 
+class ResetType(enum.Enum):
+    """A point to reset to, by what stands there instead of by an event id."""
+
+    UNSPECIFIED = "Unspecified"
+    FIRST_WORKFLOW_TASK = "FirstWorkflowTask"
+    LAST_WORKFLOW_TASK = "LastWorkflowTask"
+
+
+class ResetReapplyExcludeType(enum.Enum):
+    """What came after the point of a reset and is not to come again."""
+
+    SIGNAL = "Signal"
+    UPDATE = "Update"
+
+
+class ResetWorkflowRequest(Message, frozen=True, kw_only=True):
+    """Go on from an earlier point of a run, as a new run.
+
+    The point is given in one of three ways: `event_id`, `reset_type`, or `build_id`.
+
+    Args:
+        run_id: The run to go back to; empty for the latest.
+        reason: Why, for people; it must be given.
+        event_id: What the history is copied up to, without that event: one behind the start of a workflow task, or
+            between that and its scheduling.
+        reset_type: The first or the last workflow task that completed.
+        build_id: The first workflow task that this build completed.
+        reapply_exclude: What came after the point and is left out.
+        request_id: Makes a repeat of the same call harmless.
+    """
+
+    namespace: str
+    workflow_id: str
+    reason: str
+    request_id: str
+    run_id: str = ""
+    event_id: int = 0
+    reset_type: ResetType = ResetType.UNSPECIFIED
+    build_id: str = ""
+    reapply_exclude: tuple[ResetReapplyExcludeType, ...] = ()
+    identity: str = ""
+
+
 class TaskToken(Message, frozen=True, kw_only=True, tag=True):
     """Names one lease of one task; a stale one is refused without a state change (law 6)."""
 

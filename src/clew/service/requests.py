@@ -63,6 +63,15 @@ from clew.model.inputs import (
     RequestCancelRequest as RequestCancelRequest,
 )
 from clew.model.inputs import (
+    ResetReapplyExcludeType as ResetReapplyExcludeType,
+)
+from clew.model.inputs import (
+    ResetType as ResetType,
+)
+from clew.model.inputs import (
+    ResetWorkflowRequest as ResetWorkflowRequest,
+)
+from clew.model.inputs import (
     SignalWorkflowRequest as SignalWorkflowRequest,
 )
 from clew.model.inputs import (
@@ -105,6 +114,12 @@ class StartWorkflowResponse(Message, frozen=True, kw_only=True):
     first_execution_run_id: str
     started: bool = True
     """False when an open run was used instead (conflict policy UseExisting) or the request was a repeat."""
+
+
+class ResetWorkflowResponse(Message, frozen=True, kw_only=True):
+    """`run_id` names the new run, or that which the same request made before."""
+
+    run_id: str
 
 
 class SignalWithStartRequest(Message, frozen=True, kw_only=True):

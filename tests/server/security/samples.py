@@ -62,6 +62,9 @@ REQUESTS: dict[str, Callable[[str], Any]] = {
     "terminate_workflow": lambda n: r.TerminateWorkflowRequest(
         namespace=n, reason=SECRET_VALUE, details=PAYLOADS, **_RUN
     ),
+    "reset_workflow": lambda n: r.ResetWorkflowRequest(
+        namespace=n, reason=SECRET_VALUE, request_id="4", event_id=4, **_RUN
+    ),
     "update_workflow": _update,
     "poll_update": lambda n: r.PollUpdateRequest(namespace=n, update_id="u1", **_RUN),
     "update_with_start": lambda n: r.UpdateWithStartRequest(start=_start(n), update=_update(n)),

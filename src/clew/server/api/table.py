@@ -273,6 +273,18 @@ _WORKFLOWS: Final = (
         codes=_CHANGE,
     ),
     Operation(
+        name="resetWorkflow",
+        tag="workflows",
+        method="POST",
+        path=f"{_WORKFLOW}/reset",
+        summary="Go on from an earlier point of a run, as a new run; the latest run is ended if it is open.",
+        act=contract_call("reset_workflow", r.ResetWorkflowRequest),
+        body=w.ResetBody,
+        response=r.ResetWorkflowResponse,
+        codes=_CHANGE,
+        is_idempotent=True,
+    ),
+    Operation(
         name="updateWorkflowOptions",
         tag="workflows",
         method="POST",

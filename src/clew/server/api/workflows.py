@@ -66,6 +66,9 @@ CancelBody: Any = body_of(
     r.RequestCancelRequest, "CancelWorkflow", without=("namespace", "workflow_id"), optional=("request_id",)
 )
 TerminateBody: Any = body_of(r.TerminateWorkflowRequest, "TerminateWorkflow", without=("namespace", "workflow_id"))
+ResetBody: Any = body_of(
+    r.ResetWorkflowRequest, "ResetWorkflow", without=("namespace", "workflow_id"), optional=("request_id",)
+)
 OptionsBody: Any = body_of(
     r.UpdateWorkflowOptionsRequest, "UpdateWorkflowOptions", without=("namespace", "workflow_id")
 )

@@ -118,6 +118,9 @@ class AuthorizedService:
     def terminate_workflow(self, request: r.TerminateWorkflowRequest) -> Awaitable[None]:
         return self._call("terminate_workflow", request, self._service.terminate_workflow)
 
+    def reset_workflow(self, request: r.ResetWorkflowRequest) -> Awaitable[r.ResetWorkflowResponse]:
+        return self._call("reset_workflow", request, self._service.reset_workflow)
+
     def update_workflow(self, request: r.UpdateWorkflowRequest) -> Awaitable[r.UpdateResponse]:
         return self._call("update_workflow", request, self._service.update_workflow)
 
