@@ -174,6 +174,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """The turn that is being run, if one is; taken out by its thread or by the watch."""
         self._seat_thread: threading.Thread | None = None
         self._turn_number = 0
+        self._last: list[Callable[[], object]] = []
+        """What is to run once the turns of this round are over."""
         self._outward: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
         """What is to run on other loops, gathered until this round of callbacks is over."""
         self._is_watched = False
@@ -234,6 +236,14 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             owner.lent_back(turn)
         if self._watch_wanted is not None:
             self._watch_wanted.set()
+
+    def call_after_turns(self, callback: Callable[[], object]) -> None:
+        """Run a callback once the turns that wait now are over, or have had their share of the time; on the loop."""
+        self._last.append(callback)
+
+    def _run_last(self) -> None:
+        callbacks, self._last = self._last, []
+        _run_each(callbacks)
 
     def _run_turns(self) -> None:
         turns, seat = self._turns, self._seat
@@ -359,6 +369,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 self._wake_others()
             if self._turns:
                 self._run_turns()
+            if self._last:
+                self._run_last()
             if self._outward:
                 self._wake_others()
             if self._stopping:
@@ -389,7 +401,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             self._quiet_count = 0
             # Its descriptor may have been closed since, and its number be that of another by now.
             self._process_events([(key, mask) for key, mask in poller.take() if self._watched.get(key.fd) is key])
-        is_busy = bool(ready or self._turns or self._stopping)
+        is_busy = bool(ready or self._turns or self._last or self._stopping)
         if len(self._watched) > 1 and (poller is None or not poller.is_waiting):
             if self._quiet_count < _QUIET_SLEEPS or not self._can_poll_elsewhere:
                 self._select(0 if is_busy else timeout)

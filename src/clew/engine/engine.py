@@ -47,6 +47,7 @@ from clew.engine.claims import Claims
 from clew.engine.close_waits import CloseWaits
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
+from clew.engine.early import EarlyTasks
 from clew.engine.express import Express
 from clew.engine.fleet import Fleet, FleetSettings
 from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
@@ -211,6 +212,7 @@ class Engine:
             on_stale=self._discarded,
             telemetry=telemetry,
         )
+        self._early = EarlyTasks(self._matcher, self._pipeline)
         self._express = Express(
             clock=clock,
             entropy=entropy,
@@ -225,6 +227,7 @@ class Engine:
             attention=self._attention,
             waiters=self._waiters,
             peers=self._peers,
+            early=self._early,
             starter=self._starter,
             general_operation=self._general_operation,
             wake_askers=self._wake_askers,
@@ -822,7 +825,14 @@ class Engine:
         if self._refuses(future):
             return future
         entry = self._locator.by_token_at_hand(token)
-        if entry is not None and not (needs_started and _lacks_started(entry)):
+        if entry is not None and (cause := self._early.rests_on(entry, token)) is not None:
+            self._early.when_durable(
+                entry,
+                cause,
+                future,
+                lambda: self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply)),
+            )
+        elif entry is not None and not (needs_started and _lacks_started(entry)):
             self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed, reply))
         else:
             self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply))
@@ -970,6 +980,7 @@ class Engine:
 
     def _discarded(self, entry: RunEntry) -> None:
         """The run's state in memory cannot be trusted any more."""
+        self._early.on_discarded(entry)
         self._cache.discard(entry)
         self._pipeline.abandon(entry)
         if self._reactions is not None:

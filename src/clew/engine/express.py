@@ -21,19 +21,26 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from clew.core import express, express_markers
-from clew.core.idempotency import idempotency_key
 from clew.core.pending import PendingWorkflowTask
-from clew.core.replies import StartedWorkflowTask
 from clew.core.transition import Transition
 from clew.engine.attention import Attention
+from clew.engine.early import EarlyTasks, worthless
+from clew.engine.express_tasks import (
+    DURABLE,
+    ExpressSubmission,
+    make_activity_task,
+    make_workflow_task,
+    offer_of,
+    tasks_of,
+)
 from clew.engine.funnel import Funnel, Operation, OpSubmission
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import Ids
 from clew.engine.matching import Matcher, Session
 from clew.engine.namespaces import Namespace, Namespaces
-from clew.engine.offers import ActivityOffer, Offer, OfferDesk, WorkflowOffer, with_queries
+from clew.engine.offers import OfferDesk, with_queries
 from clew.engine.peers import Peers
-from clew.engine.pipeline import CommitPipeline, Outcome, Submission
+from clew.engine.pipeline import CommitPipeline, Outcome
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.versions import Versions
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
@@ -59,26 +66,6 @@ _NOTHING_ELSE: Final = Transition()
 """What an express transition is to those who look for effects: it has none that concern anybody else."""
 
 
-class ExpressSubmission(Submission, eq=False):
-    """One express transition.
-
-    Args:
-        request: The input, for the general way if the commit loses its guard.
-        answer: What the caller is told after the commit.
-        session: Who gets `task`.
-        task: What goes out after the commit.
-        others: Further tasks that go out, each with the session that gets it.
-        forget_until: The last event that the worker has cached from now on; 0 when that has not changed.
-    """
-
-    request: Any = None
-    answer: StartWorkflowResponse | RecordMarkersResponse | None = None
-    session: Session | None = None
-    task: WorkflowTask | ActivityTask | None = None
-    others: list[tuple[Session, ActivityTask]] | None = None
-    forget_until: int = 0
-
-
 class Express:
     """See the module docstring. All methods belong to the engine's loop."""
 
@@ -98,6 +85,7 @@ class Express:
         attention: Attention,
         waiters: HistoryWaiters,
         peers: Peers,
+        early: EarlyTasks,
         starter: Starter,
         general_operation: Callable[[Any, Reply[Any]], Operation],
         wake_askers: Callable[[RunEntry], None],
@@ -115,6 +103,7 @@ class Express:
         self._attention = attention
         self._waiters = waiters
         self._peers = peers
+        self._early = early
         self._has_peers = not peers.is_alone
         self._starter = starter
         self._general_operation = general_operation
@@ -143,7 +132,7 @@ class Express:
         entry = RunEntry(state, self._starter.shard_of(request), self._ids.next_run_key())
         task = state.workflow_task
         assert task is not None, "the first workflow task is handed over"
-        sent = _workflow_task(entry, task, events, is_partial=False)
+        sent = make_workflow_task(entry, task, events, is_partial=False)
         self._cache.add(entry)
         answer = StartWorkflowResponse(run_id=run_id, first_execution_run_id=run_id)
         return self._submit(entry, events, request, task.start_to_close_timeout, session, sent, answer=answer)
@@ -180,7 +169,7 @@ class Express:
             task = entry.state.workflow_task
             assert task is not None, "the next workflow task is handed over"
             kept = entry.tail[first_event_id - entry.tail_from :]
-            sent = _workflow_task(entry, task, kept + events, is_partial=True)
+            sent = make_workflow_task(entry, task, kept + events, is_partial=True)
             return self._submit(entry, events, request, task.start_to_close_timeout, session, sent)
         except Exception as error:  # noqa: BLE001 - as in the general way: a bug parks this run and leaves the others be
             return self._park(entry, request, error)
@@ -227,6 +216,7 @@ class Express:
             or task.attempt != token.attempt
             or not task.started_event_id
             or task.is_virtual
+            or entry.early is not None
             or (namespace := self._namespace_of(entry, token)) is None
             or not express_markers.is_usual_record(request, state, namespace.bounds)
         ):
@@ -300,7 +290,7 @@ class Express:
             for event in events[1:]:
                 assert type(event) is ActivityTaskScheduled, "each command asks for an activity"
                 lease_id += 1
-                tasks.append(_activity_task(entry, event, lease_id, namespace.secret))
+                tasks.append(make_activity_task(entry, event, lease_id, namespace.secret))
                 if timeout is None or event.start_to_close_timeout < timeout:
                     timeout = event.start_to_close_timeout
                 entry.scheduled[event.event_id] = event
@@ -372,7 +362,14 @@ class Express:
             others=others,
             forget_until=forget_until,
         )
+        if entry.early is not None and type(request) is CompleteWorkflowTaskRequest:
+            cause = self._early.rests_on(entry, request.token)
+            if cause is not None and (reply := self._early.join(entry, cause, submission)) is not None:
+                entry.plain_at = entry.submitted_count
+                return reply
         self._pipeline.submit(submission)
+        if session is not None and type(task) is WorkflowTask:
+            self._early.begin(entry, submission, session, task)
         return submission
 
     def _park(self, entry: RunEntry, request: Any, error: Exception) -> Reply[Any]:
@@ -388,10 +385,11 @@ class Express:
             self._lost(submission, outcome)
             return
         entry, session, due_at = submission.entry, submission.session, submission.due_at
+        has_task = not submission.early or self._early.note_durable(submission)
         if session is None:
             if due_at is None:
                 self._cache.mark_closed(entry)
-        elif session.is_attached:
+        elif has_task and session.is_attached:
             task = submission.task
             if type(task) is ActivityTask:
                 session.sink.offer_activity_task(task)
@@ -406,6 +404,8 @@ class Express:
             # Whoever asks can only be answered when the workflow task is over.
             answer = structs.replace(answer, is_end_wanted=True)
         submission.set_result(answer)
+        if submission.rider is not None:
+            submission.rider.set_result(None)
         events = submission.events
         entry.durable_last_event_id = events[-1].event_id
         if due_at is None:
@@ -426,7 +426,17 @@ class Express:
     def _lost(self, submission: ExpressSubmission, outcome: Outcome) -> None:
         """It is not known to be durable: go on as the general way does."""
         entry, request = submission.entry, submission.request
-        offers = [_offer(entry, session, task) for session, task in _tasks_of(submission)]
+        offers = [offer_of(entry, session, task) for session, task in tasks_of(submission)]
+        if submission.rider is not None:
+            submission.rider.set_exception(worthless())
+        elif submission.early and not (isinstance(outcome, StoreError) and self._early.may_offer_again(submission)):
+            # The worker gives the slot back by itself.
+            offers = []
+        rests_on = submission.rests_on
+        if rests_on is not None and rests_on.early != DURABLE:
+            self._funnel.lost(OpSubmission(entry, submission.events, self._on_settled, offers=offers), outcome)
+            submission.set_exception(worthless())
+            return
         if type(request) is StartWorkflowRequest and not isinstance(outcome, StoreError):
             for offer in offers:
                 self._desk.withdraw(offer)
@@ -437,93 +447,7 @@ class Express:
         self._funnel.lost(general, outcome)
 
 
-def _tasks_of(submission: ExpressSubmission) -> list[tuple[Session, WorkflowTask | ActivityTask]]:
-    if submission.session is None or submission.task is None:
-        return []
-    return [(submission.session, submission.task), *(submission.others or ())]
-
-
 def _send_workflow_task(entry: RunEntry, session: Session, task: WorkflowTask) -> None:
     if entry.queries or entry.queries_on_task:
         task = with_queries(entry, task)
     session.sink.offer_workflow_task(task)
-
-
-def _offer(entry: RunEntry, session: Session, task: WorkflowTask | ActivityTask) -> Offer:
-    """The offer of the general way that the sending of this task stands for."""
-    token = task.token
-    if isinstance(task, ActivityTask):
-        return ActivityOffer.of_task(entry, session, task)
-    assert task.scheduled_time is not None, "a task that is not a question has its times"
-    assert task.started_time is not None, "a task that is not a question has its times"
-    started = StartedWorkflowTask(
-        lease_id=token.lease_id,
-        scheduled_event_id=token.scheduled_event_id,
-        started_event_id=token.started_event_id,
-        attempt=task.attempt,
-        previous_started_event_id=task.previous_started_event_id,
-        scheduled_time=task.scheduled_time,
-        started_time=task.started_time,
-    )
-    return WorkflowOffer(entry, session, started, is_partial=task.is_partial)
-
-
-def _workflow_task(
-    entry: RunEntry, task: PendingWorkflowTask, events: list[Event], *, is_partial: bool
-) -> WorkflowTask:
-    state = entry.state
-    return WorkflowTask(
-        token=TaskToken(
-            namespace=state.namespace,
-            workflow_id=state.workflow_id,
-            run_id=state.run_id,
-            shard=entry.shard,
-            run_key=entry.run_key,
-            scheduled_event_id=task.scheduled_event_id,
-            attempt=1,
-            lease_id=task.lease_id,
-            started_event_id=task.started_event_id,
-        ),
-        workflow_type=state.workflow_type,
-        task_queue=state.task_queue,
-        previous_started_event_id=state.previous_started_event_id,
-        started_event_id=task.started_event_id,
-        events=tuple(events),
-        is_partial=is_partial,
-        scheduled_time=task.scheduled_time,
-        started_time=task.started_time,
-        workflow_task_timeout=state.workflow_task_timeout,
-    )
-
-
-def _activity_task(entry: RunEntry, event: ActivityTaskScheduled, lease_id: int, secret: bytes) -> ActivityTask:
-    state = entry.state
-    activity_id, now = event.activity_id, event.event_time
-    return ActivityTask(
-        token=TaskToken(
-            namespace=state.namespace,
-            workflow_id=state.workflow_id,
-            run_id=state.run_id,
-            shard=entry.shard,
-            run_key=entry.run_key,
-            scheduled_event_id=event.event_id,
-            attempt=1,
-            lease_id=lease_id,
-            activity_id=activity_id,
-        ),
-        activity_id=activity_id,
-        activity_type=event.activity_type,
-        workflow_type=state.workflow_type,
-        task_queue=event.task_queue,
-        attempt=1,
-        idempotency_key=idempotency_key(secret, state.workflow_id, activity_id, state.key_generation),
-        header=event.header,
-        input=event.input,
-        scheduled_time=now,
-        current_attempt_scheduled_time=now,
-        started_time=now,
-        schedule_to_close_timeout=event.schedule_to_close_timeout,
-        start_to_close_timeout=event.start_to_close_timeout,
-        retry_policy=event.retry_policy,
-        priority=event.priority,
-    )

@@ -26,7 +26,7 @@ from clew.engine.peers import Attached, Peers
 from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
-from clew.service.contract import TaskSink
+from clew.service.contract import EarlyTaskSink, TaskSink
 from clew.service.requests import WorkerHello
 
 logger = logging.getLogger("clew.engine")
@@ -57,6 +57,7 @@ class Session:
     __slots__ = (
         "_matcher",
         "activity_credits",
+        "early_sink",
         "has_granted",
         "hello",
         "is_attached",
@@ -77,6 +78,7 @@ class Session:
         self.hello = hello
         self.taker = Taker(session_id, hello.identity)
         self.sink = sink
+        self.early_sink = sink if isinstance(sink, EarlyTaskSink) else None
         self.workflow_credits = 0
         self.has_granted = False
         self.activity_credits = 0

@@ -91,6 +91,7 @@ class Submission(Reply[Any], eq=False):
         is_parked: For an express one: it gives nothing to a worker.
         reaches_out: Whether an effect on another execution is among the transition's.
         outbox_put: Those effects as rows, once they have been written.
+        patience: How many flushes may still pass it over while it stands alone, as an answer is about to join it.
         more: Later submissions of the same run in the same write; kept at the first of them.
         unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
     """
@@ -103,6 +104,7 @@ class Submission(Reply[Any], eq=False):
     tasks_delete: list[int] | None = None
     outbox_put: list[OutboxRow] | None = None
     outbox_delete: int | None = None
+    patience: int = 0
     due_at: datetime | None = None
     is_parked: bool = False
     reaches_out: bool = False
@@ -135,7 +137,9 @@ class CommitPipeline:
         self._on_finished = on_finished
         self._on_batch = on_batch
         self._version_after = version_after
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        # Turns of workflow code that this round of a service loop runs come first: their answers join what is written.
+        self._call_last: Callable[[Callable[[], None]], object] = getattr(loop, "call_after_turns", loop.call_soon)
         self._open: list[Submission] = []
         """The first submission of each run since its last flush; also at the entry, which finds it by that."""
         self._in_flight = 0
@@ -161,7 +165,7 @@ class CommitPipeline:
             head.more.append(submission)
         if not self._flush_is_scheduled and self._in_flight < BATCHES_IN_FLIGHT_MAX:
             self._flush_is_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._call_last(self._flush)
 
     def submit_together(self, first: Submission, second: Submission) -> None:
         """Queue two runs' transitions that stand or fall together (a close, and the run that follows)."""
@@ -210,13 +214,16 @@ class CommitPipeline:
     def _schedule_flush(self) -> None:
         if not self._flush_is_scheduled and self._in_flight < BATCHES_IN_FLIGHT_MAX:
             self._flush_is_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._call_last(self._flush)
 
     def _flush(self) -> None:
         self._flush_is_scheduled = False
         if not self._open or self._in_flight >= BATCHES_IN_FLIGHT_MAX:
             return
         taken = self._take_open()
+        if not taken:
+            self._schedule_flush()
+            return
         # A unit of several runs is met once, at its first member.
         heads = [head for head in taken if head.unit is None or head.unit[0] is head]
         rows: list[tuple[RunWrite, ...]] = []
@@ -229,11 +236,14 @@ class CommitPipeline:
         except Exception as error:  # noqa: BLE001 - a value that has no stored form; those it belongs to are told
             heads, rows = self._without_unstorable(heads, rows, error)
             if not rows:
+                self._schedule_flush()
                 self._wake_if_idle()
                 return
         self._in_flight += 1
         if self._on_batch is not None:
             self._on_batch(len(taken), sum(1 + len(head.more or ()) for head in taken))
+        if self._open:
+            self._schedule_flush()
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
         future.add_done_callback(partial(self._settle, heads))
 
@@ -259,10 +269,17 @@ class CommitPipeline:
         self._note_settled(submission.entry, 1)
 
     def _take_open(self) -> list[Submission]:
-        """What is written next, in order: everything, or as many whole units as one batch takes."""
-        taken = self._open
+        """What is written next, in order: all that need not wait, or as many whole units as one batch takes."""
+        taken: list[Submission] = []
+        left: list[Submission] = []
+        for head in self._open:
+            if head.patience and head.more is None and head.unit is None:
+                head.patience -= 1
+                left.append(head)
+            else:
+                taken.append(head)
         if len(taken) <= BATCH_RUNS_MAX:
-            self._open = []
+            self._open = left
         else:
             chosen: dict[int, Submission] = {}
             for head in taken:
@@ -270,7 +287,7 @@ class CommitPipeline:
                     break
                 for member in head.unit or (head,):
                     chosen[member.entry.run_key] = member
-            self._open = [head for head in taken if head.entry.run_key not in chosen]
+            self._open = [head for head in taken if head.entry.run_key not in chosen] + left
             taken = list(chosen.values())
         for head in taken:
             head.entry.open_head = None

@@ -86,7 +86,7 @@ class QueryDesk:
         future: asyncio.Future[QueryResult] = self._loop.create_future()
         await self._wait_polled(entry, future)
         query = BufferedQuery(task, future)
-        if _is_direct(entry.state):
+        if _is_direct(entry):
             await self._ask_directly(entry, query)
         else:
             entry.queries.append(query)
@@ -130,7 +130,7 @@ class QueryDesk:
 
     def ask_waiting(self, entry: RunEntry) -> list[BufferedQuery]:
         """After a change of the run: the waiting queries that can now be asked directly (and no longer wait)."""
-        if not entry.queries or not _is_direct(entry.state):
+        if not entry.queries or not _is_direct(entry):
             return []
         waiting, entry.queries = entry.queries, []
         return waiting
@@ -212,6 +212,11 @@ class QueryDesk:
     async def _ask_directly(self, entry: RunEntry, query: BufferedQuery) -> None:
         state = entry.state
         session, is_partial = await self._session_for(entry)
+        if entry.early is not None:
+            # It has got ahead of what is durable while a session was waited for; it is asked again when that is over.
+            self._matcher.refund(session, TaskKind.WORKFLOW)
+            entry.queries.append(query)
+            return
         events: list[Event] = []
         if not is_partial:
             try:
@@ -305,7 +310,11 @@ class QueryDesk:
         )
 
 
-def _is_direct(state: ExecutionState) -> bool:
+def _is_direct(entry: RunEntry) -> bool:
+    state = entry.state
+    if entry.early is not None:
+        # The worker is ahead of what is durable, and must not tell of it.
+        return False
     if not state.is_open:
         return True
     return state.previous_started_event_id > 0 and state.workflow_task is None

@@ -14,7 +14,7 @@ its `TaskSink`. A front door for a polling protocol grants one credit a poll.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from clew.service import deployments as d
 from clew.service import keys as k
@@ -39,6 +39,25 @@ class TaskSink(Protocol):
 
     def evict_workflow(self, namespace: str, run_id: str) -> None:
         """The engine no longer counts on this run being cached here."""
+        ...
+
+
+@runtime_checkable
+class EarlyTaskSink(Protocol):
+    """A worker's end in the engine's own process that can begin with a task before its cause is durable.
+
+    Its answer may be given at once, as it leaves the process only with that cause. Nothing else that the task brings
+    about may be seen outside of workflow code before `confirm_workflow_task`. If the cause does not become durable,
+    the run is evicted (`TaskSink.evict_workflow`): from then on the task must not be answered, and what is cached of
+    the run must not be used. The credit is given back by `WorkerSession.grant` as for any task, confirmed or not.
+    """
+
+    def offer_early_workflow_task(self, task: r.WorkflowTask) -> bool:
+        """Begin with a workflow task, if that is possible at once; else it is offered once its cause is durable."""
+        ...
+
+    def confirm_workflow_task(self, task: r.WorkflowTask) -> None:
+        """The cause of a task that was taken early, and has no answer yet, is durable."""
         ...
 
 

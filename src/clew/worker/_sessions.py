@@ -121,6 +121,22 @@ class Sink:
         except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
             self._on_error(error)
 
+    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
+        """Begin with a workflow task whose cause is not durable yet, if it can be begun at once."""
+        try:
+            return self._workflows is not None and self._workflows.offer_early(task, self._settle_workflow_task)
+        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
+            self._on_error(error)
+            return False
+
+    def confirm_workflow_task(self, task: WorkflowTask) -> None:
+        """The cause of an early task is durable."""
+        try:
+            if self._workflows is not None:
+                self._workflows.confirm(task)
+        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
+            self._on_error(error)
+
     def offer_activity_task(self, task: ActivityTask) -> None:
         """Take one attempt of an activity."""
         try:

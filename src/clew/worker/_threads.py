@@ -153,11 +153,16 @@ class TurnThreads:
     def submit(self, turn: Turn) -> None:
         """Let a thread run `turn` soon."""
         lender = self._lender
-        if lender is not None:
-            since = self._lendable_from.get(turn.kind)
-            if since is not None and (since == 0.0 or since <= lender.time()) and lender.lend(self, turn):
-                return
+        if lender is not None and self.is_quick(turn.kind) and lender.lend(self, turn):
+            return
         self._put(turn)
+
+    def is_quick(self, kind: str | None) -> bool:
+        """Whether a turn of this kind would be lent to the service loop, and so run in this very round of it."""
+        if self._lender is None:
+            return False
+        since = self._lendable_from.get(kind)
+        return since is not None and (since == 0.0 or since <= self._lender.time())
 
     def _put(self, turn: Turn) -> None:
         self._turns.put(turn)

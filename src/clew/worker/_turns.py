@@ -94,12 +94,15 @@ class CachedRun:
         renewed_at: When the time of the open task began, on the service loop's clock.
         extension: Wakes up when the time of the open task runs out.
         is_dropped: Whether it has left the cache; its machine goes with its last turn.
+        is_early: Whether the open task was taken before its cause was durable, and that is not known to be so yet.
+        held: What the turn of such a task has asked for, if that must wait until then.
+        is_void: Whether that cause was lost: the task must not be answered.
     """
 
     __slots__ = (
-        "began_at", "extension", "finished", "is_dropped", "is_recording", "is_settling", "jobs", "key_generation",
-        "locals", "machine", "position", "renewed_at", "run_id", "started_at", "task", "turn", "unrecorded",
-        "workflow_type",
+        "began_at", "extension", "finished", "held", "is_dropped", "is_early", "is_recording", "is_settling",
+        "is_void", "jobs", "key_generation", "locals", "machine", "position", "renewed_at", "run_id",
+        "started_at", "task", "turn", "unrecorded", "workflow_type",
     )  # fmt: skip
 
     def __init__(self, run_id: str, workflow_type: str) -> None:
@@ -121,6 +124,9 @@ class CachedRun:
         self.extension: asyncio.TimerHandle | None = None
         self.key_generation = ""
         self.is_dropped = False
+        self.is_early = False
+        self.held: ActivationResult | None = None
+        self.is_void = False
 
     def take_steps(self) -> tuple[tuple[RecordMarker, ...], list[LocalActivityOutcome]]:
         """Take the steps that have finished, up to the next one in a batch: markers to record, and outcomes to give."""

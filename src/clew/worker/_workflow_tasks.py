@@ -8,8 +8,10 @@ a new machine with the whole history, fetched first when the task brings only pa
 a time; what comes meanwhile waits behind it. A turn may leave its task open because local activities have to be run
 first; each that finishes is recorded at once (docs/adr/0016), those that finish meanwhile together with the next call,
 and then given to the code in another turn, until one brings the answer, or the task's time is nearly over and it is
-answered without them. A slot is given back before its answer is sent, so that the engine can answer one task with the
-next. A run whose task failed, was refused or blocked is dropped: the next task replays it.
+answered without them. A task that comes *early*, before its cause is durable, is begun only if its turn can be run at
+once, and local activities that it asks for wait for the word that it is. A slot is given back before its answer is
+sent, so that the engine can answer one task with the next. A run whose task failed, was refused or blocked is dropped:
+the next task replays it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._metrics import WorkerMetrics, started_at
 from clew.worker._threads import Turn, TurnThreads
 from clew.worker._turns import (
+    EVENTS_QUICK_MAX,
     Activation,
     CachedRun,
     Eviction,
@@ -145,10 +148,40 @@ class WorkflowTasks:
         else:
             self._route(task)
 
+    def offer_early(self, task: WorkflowTask, settle: Callable[[], None]) -> bool:
+        """Take a task whose cause is not durable yet, if its turn can be run at once; gives whether it is taken."""
+        run = self._runs.get(task.token.run_id)
+        if run is None:
+            is_ready = not task.is_partial
+        else:
+            is_free = run.turn is None and run.task is None and not run.jobs and not _has_locals(run)
+            is_ready = is_free and run.machine is not None and _continues(task, run.machine)
+        if (
+            not is_ready
+            or self._codec is not None
+            or len(task.events) > EVENTS_QUICK_MAX
+            or not self._threads.is_quick(task.workflow_type)
+        ):
+            return False
+        self.offer(task, settle)
+        self._runs[task.token.run_id].is_early = True
+        return True
+
+    def confirm(self, task: WorkflowTask) -> None:
+        """The cause of an early task is durable; one that is answered by now may be named as well."""
+        run = self._runs.get(task.token.run_id)
+        if run is None or run.task is not task:
+            return
+        run.is_early = False
+        held, run.held = run.held, None
+        if held is not None:
+            self._take_outcome_of(run, None, held)
+
     def evict(self, run_id: str) -> None:
         """Drop one run, now or after its turn."""
         run = self._runs.get(run_id)
         if run is not None:
+            run.is_void = run.is_early
             self._drop(run)
 
     def _route(self, task: WorkflowTask) -> None:
@@ -233,14 +266,20 @@ class WorkflowTasks:
         if type(turn) is Eviction:
             return
         assert isinstance(turn, RunTurn), "there are turns of runs, and evictions"
-        run = turn.of
-        run.turn = None
+        turn.of.turn = None
+        self._take_outcome_of(turn.of, turn.error, turn.result)
+
+    def _take_outcome_of(self, run: CachedRun, error: BaseException | None, result: ActivationResult | None) -> None:
         run.is_settling = True
         try:
-            if turn.error is not None:
-                self._fail_open_task(run, worker_failure(turn.error, "The workflow machine failed"), _UNHANDLED)
-            elif turn.result is not None:
-                self._take_result(run, turn.result)
+            if run.is_void:
+                if run.task is not None:
+                    self._close_task(run)
+                    self._settle()
+            elif error is not None:
+                self._fail_open_task(run, worker_failure(error, "The workflow machine failed"), _UNHANDLED)
+            elif result is not None:
+                self._take_result(run, result)
         finally:
             run.is_settling = False
         if run.is_dropped:
@@ -249,6 +288,9 @@ class WorkflowTasks:
             self._go_on(run)
 
     def _take_result(self, run: CachedRun, result: ActivationResult) -> None:
+        if run.is_early and result.local_activities:
+            run.held = result
+            return
         if result.local_activities or result.cancelled_local_activities or result.forgotten_local_activities:
             self._take_local_activities(run, result)
         if result.unrecorded_markers:
@@ -400,6 +442,8 @@ class WorkflowTasks:
 
     def _close_task(self, run: CachedRun) -> None:
         run.task = None
+        run.is_early = False
+        run.held = None
         run.unrecorded = []
         if run.extension is not None:
             run.extension.cancel()
@@ -465,7 +509,9 @@ class WorkflowTasks:
         task = run.task
         self._close_task(run)
         self._drop(run)
-        if task is not None:
+        if task is not None and run.is_void:
+            self._settle()
+        elif task is not None:
             self._fail(task, failure, cause)
 
     def _fail(self, task: WorkflowTask, failure: Failure | None, cause: WorkflowTaskFailedCause = _UNHANDLED) -> None:

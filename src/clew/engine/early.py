@@ -1,0 +1,143 @@
+"""Workflow tasks that are given to a worker of this process before their cause is durable (docs/adr/0029).
+
+Owns: which tasks go out early, the joining of their answers to the write of their cause, and that nothing is left of
+them when that write fails. Never: lets anything but workflow code see what is not durable.
+
+How it works: workflow code acts on nothing but its own memory, so it may run on facts that are on their way to the
+store, as long as what it asks for goes no further than they have. A worker in this process says of each task whether it
+can be begun at once, on the service loop's own thread. Then the answer usually comes before the pipeline writes the
+cause, and *joins* it: one row of history, one of the run, one guard for both. An answer that comes later is a
+transition of its own, which *rests on* the cause.
+
+The memory of a run is given up as soon as anything of it fails to be committed, and that is where the worker is told to
+forget the run, before anybody else hears of it: its machine has seen events that will never have been, and other ones
+will get their numbers. For the same reason an answer that rests on a cause which was lost is never decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from clew.engine.express_tasks import ANSWERED, BEGUN, DURABLE, EVICTED, NOT_EARLY, ExpressSubmission
+from clew.engine.matching import Matcher, Session
+from clew.engine.pipeline import CommitPipeline
+from clew.engine.runs import RunEntry
+from clew.model.inputs import TaskToken
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service.errors import RPCError
+from clew.service.reply import Reply
+from clew.service.requests import WorkflowTask
+
+_WORTHLESS: Final = (
+    "the workflow task was given out before what had caused it was durable, and that was lost; the answer to it counts "
+    "for nothing, and the task will be given out again"
+)
+
+FLUSHES_MAX: Final = 8
+"""So many flushes pass over a cause whose task waits for its turn on the service loop, each after a share of the turns;
+then it is written without the answer."""
+
+
+class EarlyTasks:
+    """See the module docstring. All methods belong to the engine's loop."""
+
+    def __init__(self, matcher: Matcher, pipeline: CommitPipeline) -> None:
+        self._matcher = matcher
+        self._pipeline = pipeline
+
+    def begin(self, entry: RunEntry, cause: ExpressSubmission, session: Session, task: WorkflowTask) -> None:
+        """Let the worker begin with the task of a submitted transition, if it can and nothing else is under way."""
+        sink = session.early_sink
+        if (
+            sink is None
+            or entry.early is not None
+            or entry.queries
+            or entry.queries_on_task
+            or entry.is_discarded
+            or cause.early
+        ):
+            return
+        entry.early = cause
+        cause.early = BEGUN
+        cause.early_session = session
+        cause.patience = FLUSHES_MAX
+        if not sink.offer_early_workflow_task(task):
+            entry.early = None
+            cause.early = NOT_EARLY
+            cause.patience = 0
+
+    def rests_on(self, entry: RunEntry, token: TaskToken) -> ExpressSubmission | None:
+        """What gave out the task of this token before it was durable, which it still is not."""
+        cause = entry.early
+        if cause is None or cause.task is None or cause.task.token.lease_id != token.lease_id:
+            return None
+        return cause
+
+    def join(self, entry: RunEntry, cause: ExpressSubmission, answer: ExpressSubmission) -> Reply[None] | None:
+        """Make the answer part of the write of its cause, if that still waits; gives its reply, or None if it does not.
+
+        Without a write of its own the answer is a submission only in name: its fields are taken over.
+        """
+        cause.early = ANSWERED
+        cause.patience = 0
+        if entry.open_head is not cause or cause.more is not None or cause.unit is not None:
+            answer.rests_on = cause
+            return None
+        cause.events += answer.events
+        cause.due_at, cause.is_parked = answer.due_at, answer.is_parked
+        cause.session, cause.task, cause.others = answer.session, answer.task, answer.others
+        cause.forget_until = answer.forget_until
+        reply: Reply[None] = Reply()
+        cause.rider = reply
+        return reply
+
+    def note_durable(self, cause: ExpressSubmission) -> bool:
+        """An early task's cause is durable; gives whether its task is still to be offered in the usual way."""
+        entry, task, session = cause.entry, cause.task, cause.session
+        stage, cause.early = cause.early, DURABLE
+        if entry.early is cause:
+            entry.early = None
+        if stage == BEGUN:
+            assert session is not None, "what is begun has a session"
+            assert isinstance(task, WorkflowTask), "what is begun is a workflow task"
+            if session.early_sink is not None and session.is_attached:
+                session.early_sink.confirm_workflow_task(task)
+            return False
+        if stage == EVICTED and session is not None and isinstance(task, WorkflowTask):
+            # Its worker has given the slot back, and got nothing for it.
+            return self._matcher.use_workflow_credit(session)
+        return not isinstance(task, WorkflowTask)
+
+    def may_offer_again(self, cause: ExpressSubmission) -> bool:
+        """Whether the early task of a cause that may or may not be durable can be offered, should it prove to be so."""
+        return cause.session is not None and self._matcher.use_workflow_credit(cause.session)
+
+    def on_discarded(self, entry: RunEntry) -> None:
+        """The run's memory is given up: the worker that is ahead of it must forget the run."""
+        cause = entry.early
+        if cause is None:
+            return
+        entry.early = None
+        cause.early = EVICTED
+        session = cause.early_session
+        if session is not None and session.is_attached:
+            session.sink.evict_workflow(entry.state.namespace, entry.state.run_id)
+
+    def when_durable(
+        self, entry: RunEntry, cause: ExpressSubmission, reply: Reply[None], go_on: Callable[[], None]
+    ) -> None:
+        """Go on with an unusual answer once the cause of its task is durable; refuse it if that is lost."""
+
+        def settled() -> None:
+            if cause.early == DURABLE:
+                go_on()
+            else:
+                reply.set_exception(worthless())
+
+        self._pipeline.after_current(entry, settled)
+
+
+def worthless() -> RPCError:
+    """What is told to the sender of an answer whose cause was lost; no repeat will be taken."""
+    return RPCError(Rejection(code=RejectionCode.WORKFLOW_TASK_NOT_FOUND, message=_WORTHLESS))

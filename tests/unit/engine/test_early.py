@@ -1,0 +1,175 @@
+"""Workflow tasks that go out before their cause is durable: what joins, what waits, and what becomes of the lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from clew.model import commands as c
+from clew.model import events as e
+from clew.model.payload import StoredPayload
+from clew.ports.store import CommitStatus, RunWrite
+from clew.service import requests as r
+from tests.property.test_early import EarlyPlayer
+from tests.property.test_express import TURN, Action, ScriptedStore
+
+START: Action = ("start", "one", {})
+ACTIVITY = c.ScheduleActivityTask(activity_id="", activity_type="a", start_to_close_timeout=timedelta(seconds=30))
+STEP: Action = ("command", (ACTIVITY,), True)
+TWO_STEPS: Action = ("command", (ACTIVITY, c.StartTimer(timer_id="", start_to_fire_timeout=timedelta(1))), True)
+CLOSE: Action = ("command", (c.CompleteWorkflowExecution(result=(StoredPayload(b"1"),)),), True)
+RESULT: Action = ("result", 1)
+
+
+class HeldStore(ScriptedStore):
+    """Makes a batch durable when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], None]] = []
+
+    def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
+        done: asyncio.Future[list[CommitStatus]] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            inner = super(HeldStore, self).commit_if_current(units)
+            inner.add_done_callback(
+                lambda it: (
+                    done.set_result(it.result()) if it.exception() is None else done.set_exception(it.exception())
+                )
+            )
+
+        self.waiting.append(go_on)
+        return done
+
+
+class HeldPlayer(EarlyPlayer):
+    """A player whose store holds every batch until the script says `release`; takes every task early."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(0))
+        self._random.choice = lambda choices: choices[-1]  # type: ignore[method-assign]  # turns are as long as can be
+        self.store: HeldStore = HeldStore()
+        self.sink._store = self.store
+        self.sink._is_willing = lambda: True
+        self.seen: list[Any] = []
+
+    def do_release(self) -> None:
+        waiting, self.store.waiting = self.store.waiting, []
+        for go_on in waiting:
+            go_on()
+
+    def do_look(self, look: Callable[[HeldPlayer], Any]) -> None:
+        self.seen.append(look(self))
+
+    async def play(self, script: list[Action]) -> None:
+        # What the script leaves open is let through at the end.
+        await super().play([*script, *[("release",), TURN] * 6])
+        assert self.sink.problems == []
+
+
+def play(*script: Action) -> HeldPlayer:
+    player = HeldPlayer()
+    asyncio.run(player.play(list(script)))
+    return player
+
+
+RELEASE: Action = ("release",)
+
+
+def look(what: Callable[[HeldPlayer], Any]) -> Action:
+    return ("look", what)
+
+
+def activities(player: HeldPlayer) -> int:
+    return sum(isinstance(task, r.ActivityTask) for task in player.sink.log)
+
+
+def names(player: HeldPlayer) -> list[str]:
+    return [type(event).__name__ for event in player.sink.history(player.sink.log[0].token.run_id)]
+
+
+async def test_an_answer_in_time_joins_the_write_of_its_cause() -> None:
+    player = await asyncio.to_thread(
+        play, START, STEP, TURN, look(activities), RELEASE, TURN, RESULT, CLOSE, TURN, RELEASE, TURN
+    )
+    writes = [write for unit in player.store.log for write in unit]
+    assert [len(write.batches) for write in writes] == [1, 1]
+    assert [(write.batches[0].first_event_id, write.batches[0].last_event_id) for write in writes] == [(1, 5), (6, 11)]
+    assert [write.status.name for write in writes] == ["RUNNING", "COMPLETED"]
+    assert player.seen == [0], "the activity waits for the commit"
+    assert player.answers == [player.answers[0], None, None, None]
+    assert player.sink.confirmed_count == 0, "an answered task needs no word"
+
+
+async def test_a_late_answer_is_a_write_of_its_own() -> None:
+    player = await asyncio.to_thread(play, START, TURN, STEP, TURN, RELEASE, TURN)
+    writes = [write for unit in player.store.log for write in unit]
+    assert [write.batches[0].last_event_id for write in writes] == [3, 5]
+    assert activities(player) == 1
+
+
+async def test_a_task_without_an_answer_is_confirmed_and_not_offered_again() -> None:
+    player = await asyncio.to_thread(play, START, TURN, look(lambda p: p.sink.confirmed_count), RELEASE, TURN)
+    assert player.seen == [0]
+    assert player.sink.confirmed_count == 1
+    assert len(player.sink.log) == 1
+
+
+async def test_when_the_cause_is_lost_the_run_is_forgotten_and_nothing_of_the_answer_goes_out() -> None:
+    first_step = (START, TURN, STEP, RELEASE, TURN)
+    for outcome in ("conflict", "unavailable"):
+        player = await asyncio.to_thread(
+            play, *first_step, RELEASE, TURN, RESULT, STEP, ("outcome", outcome), TURN, RELEASE, TURN, look(activities)
+        )
+        assert player.sink.evicted_count == 1
+        assert player.seen == [1]
+        refusals = [answer for answer in player.answers if isinstance(answer, tuple)]
+        assert "workflow_task_not_found" in [code.value for code, _ in refusals], outcome
+
+
+async def test_an_answer_that_rests_on_a_lost_cause_is_not_decided_again() -> None:
+    for answer in (STEP, TWO_STEPS):
+        player = await asyncio.to_thread(
+            play, START, TURN, STEP, RELEASE, TURN, RELEASE, TURN,
+            RESULT, TURN, answer, TURN, ("outcome", "conflict"), RELEASE, TURN, RELEASE, TURN,
+        )  # fmt: skip
+        assert player.sink.evicted_count == 1
+        refusals = [told for told in player.answers if isinstance(told, tuple)]
+        assert [code.value for code, _ in refusals] == ["workflow_task_not_found"]
+        # The result was recorded after all, and its task given out anew, as one of a run that is not cached.
+        assert "ActivityTaskCompleted" in names(player)
+        assert isinstance(player.sink.log[-1], r.WorkflowTask)
+
+
+async def test_an_unusual_answer_waits_for_the_cause() -> None:
+    player = await asyncio.to_thread(
+        play, START, TURN, TWO_STEPS, TURN, look(lambda p: len(p.store.waiting)), RELEASE, TURN, RELEASE, TURN
+    )
+    assert player.seen == [1], "it is decided when its cause is durable"
+    assert names(player)[-2:] == ["ActivityTaskScheduled", "TimerStarted"]
+    assert player.answers[-1] is None
+
+
+async def test_a_question_waits_while_its_worker_is_ahead_of_what_is_durable() -> None:
+    def asked(player: HeldPlayer) -> int:
+        return player.sink.queries_count
+
+    player = await asyncio.to_thread(
+        play, START, STEP, TURN, RELEASE, TURN,
+        RESULT, STEP, ("query", "one"), TURN, look(asked), RELEASE, TURN, look(asked),
+    )  # fmt: skip
+    assert player.seen == [0, 1]
+
+
+async def test_history_is_whole_whatever_joined() -> None:
+    player = await asyncio.to_thread(
+        play, START, STEP, TURN, RELEASE, TURN, RESULT, TURN, STEP, TURN, RELEASE, TURN, RELEASE, TURN,
+        RESULT, CLOSE, TURN, RELEASE, TURN,
+    )  # fmt: skip
+    history: list[e.Event] = player.sink.history(player.sink.log[0].token.run_id)
+    assert [event.event_id for event in history] == list(range(1, len(history) + 1))
+    assert names(player)[-1] == "WorkflowExecutionCompleted"
