@@ -103,6 +103,10 @@ crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and fi
 	CLEW_KILLS=300 CLEW_POWER_LOSS_MOMENTS=3000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
 		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest tests/crash $(ARGS)
 
+.PHONY: partition-soak
+partition-soak: $(VENV)/.stamp-dev ## Cut real nodes, workers, clients and PostgreSQL from each other for minutes (root; ARGS="--seconds …")
+	$(PY) -m tests.partition --record $(ARGS)
+
 PYTHONS ?= python3.12 python3.13
 .PHONY: test-pythons
 test-pythons: ## Replay the golden histories and test the machines on other Pythons (PYTHONS="…")

@@ -32,9 +32,9 @@ from tests.crash.watched_files import Step, watch
 
 WAYS = ("before", "torn", "unsynced", "synced", "soon")
 _IMPORTED_FIRST = ("clew.server.node", "clew.storage.sqlite", "clew.storage.postgres", "asyncpg", "uvicorn.main")
-_ORPHAN_SECONDS = 2.0
+_ORPHAN_SECONDS = 0.5
 """How long workers may take to come back, in place of half a minute: what a killed node had not yet handed out waits so
-long, and here every node is killed."""
+long, and here most lives are over within a second or two."""
 
 _FRAME_HEADER_BYTES = 24
 _SOON_SECONDS_MAX = 0.003

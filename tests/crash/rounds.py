@@ -63,12 +63,22 @@ class Rounds:
         """One round, from its starts to its results.
 
         Raises:
-            AssertionError: A result is not what it should be.
-            TimeoutError: It took too long.
+            AssertionError: A result is not what it should be, or it took too long.
         """
         self.names.append(name)
-        async with asyncio.timeout(SECONDS_MAX):
-            await asyncio.gather(self._see_mixed(f"mixed-{name}"), self._see_held(f"held-{name}"))
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                await asyncio.gather(self._see_mixed(f"mixed-{name}"), self._see_held(f"held-{name}"))
+        except TimeoutError:
+            raise AssertionError(f"round {name} took more than {SECONDS_MAX:g} s: {await self._open(name)}") from None
+
+    async def _open(self, name: str) -> str:
+        """What the open runs of a round wait for."""
+        found: list[str] = []
+        async for run in self.client.list_workflows("ExecutionStatus = 'Running'"):
+            if run.id.split("-")[1] == name:
+                found.append(f"{run.id}: {await self.client.get_workflow_handle(run.id).describe()}")
+        return "; ".join(found) or "no run of it is open"
 
     async def _see_mixed(self, workflow_id: str) -> None:
         handle = await self._start(Mixed.run, workflow_id)
