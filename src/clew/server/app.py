@@ -77,18 +77,19 @@ def create_app(
         metrics.http_seconds.observe(seconds, operation)
 
     api = ApiApp(service, gate, streams, body_bytes_max=settings.body_bytes_max)
+    web = WebApp(gate)
 
     async def ready(request: Request) -> Response:
         why_not = "stopping" if streams.is_stopping else await is_ready() if is_ready is not None else ""
         return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/healthz", _healthy),
             Route("/readyz", ready),
             *([Route("/metrics", tell_metrics)] if settings.metrics else []),
             Mount(PREFIX, api),
-            *([Route("/", _home), Mount(WEB_PREFIX, WebApp(gate))] if settings.web else []),
+            *([Route("/", _home), Route(WEB_PREFIX, web), Mount(WEB_PREFIX, web)] if settings.web else []),
             *routes,
         ],
         middleware=[
@@ -98,6 +99,9 @@ def create_app(
         ],
         exception_handlers={HTTPException: _nothing_here},
     )
+    # It would redirect to an address of its own making, which is not the one that a proxy is known by.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _home(request: Request) -> Response:

@@ -22,6 +22,7 @@ from clew.server.security.doors import Cut, credentials_of_scope, link_admission
 from clew.server.security.origins import HostAndOriginMiddleware, hosts_for
 from clew.server.security.peer import with_certificates
 from clew.server.security.principal import Principal
+from clew.server.security.proxies import TrustedProxies
 from clew.server.security.settings import SecurityParts
 from clew.server.settings import ServerSettings, SettingsError
 from clew.service.contract import Service
@@ -85,6 +86,7 @@ class Front:
 
     def __init__(self, settings: ServerSettings, parts: SecurityParts) -> None:
         self._parts = parts
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         hosts = hosts_for(settings.host, public_url=settings.public_url, extra=settings.allowed_hosts)
         if settings.security.has_authentication and not settings.allowed_hosts:
             # A page that renamed itself to this server comes without credentials, and gets nowhere.
@@ -125,7 +127,7 @@ class Front:
 
     def admission(self, cut: Cut) -> Admit:
         """What the link asks about each client."""
-        return link_admission(self._parts.security, cut)
+        return link_admission(self._parts.security, cut, self._proxies)
 
     def judge(self, request: Request) -> str | None:
         """Why the handshake of a WebSocket is refused, by its host and origin; None when it is not."""

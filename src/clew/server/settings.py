@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from clew.server.security.proxies import TrustedProxies
 from clew.server.security.settings import AuditSettings, RateSettings, SecuritySettings
 from clew.server.security.tls import TlsSettings
 from clew.server.security.tokens import TokenSettings
@@ -26,7 +27,7 @@ ENVIRONMENT_PREFIX: Final = "CLEW_SERVER_"
 PORT_DEFAULT: Final = 7233
 
 _TABLES: Final = frozenset(
-    ("tokens", "certificates", "tls", "audit", "rate_limit", "allowed_hosts", "allowed_origins")
+    ("tokens", "certificates", "tls", "audit", "rate_limit", "allowed_hosts", "allowed_origins", "trusted_proxies")
 )  # fmt: skip
 """Settings that are more than one value: JSON in the environment."""
 
@@ -62,6 +63,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         rate_limit: How many calls a second each caller may make (``[rate_limit]``).
         allowed_hosts: Further names by which the server is known; ``*`` for any.
         allowed_origins: Origins whose pages may call it.
+        trusted_proxies: Addresses or networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            believed.
     """
 
     store: str = ""
@@ -85,6 +88,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rate_limit: RateSettings | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
 
     @property
     def security(self) -> SecuritySettings:
@@ -159,6 +163,10 @@ def _check_together(settings: ServerSettings) -> None:
     for name in ("shutdown_seconds", "body_bytes_max", "streams_max", "connections_max"):
         if getattr(settings, name) <= 0:
             raise SettingsError(f"The setting {name!r} is {getattr(settings, name)}; it must be greater than zero.")
+    try:
+        TrustedProxies(settings.trusted_proxies)
+    except ValueError as error:
+        raise SettingsError(f"A setting cannot be used: {error}.") from error
     if settings.log_format not in ("text", "json"):
         raise SettingsError(f"The setting 'log_format' is {settings.log_format!r}; it may be 'text' or 'json'.")
     if settings.log_level not in ("debug", "info", "warning", "error"):

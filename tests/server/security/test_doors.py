@@ -29,6 +29,7 @@ from clew.server.security.keyring import REFRESH_SECONDS
 from clew.server.security.limits import rate_limited
 from clew.server.security.peer import with_certificates
 from clew.server.security.principal import Credentials, PeerCertificate
+from clew.server.security.proxies import TrustedProxies
 from clew.server.security.settings import AuditSettings, RateSettings, SecurityParts, SecuritySettings
 from clew.server.security.tls import TlsSettings
 from clew.service import keys as k
@@ -144,7 +145,9 @@ class SecureNode(Node):
             node=made.node,
             new_token=made._new_token,
             now_ns=made._now_ns,
-            admit=link_admission(self.parts.security, lambda *meant: self.server.cut_sessions(*meant)),
+            admit=link_admission(
+                self.parts.security, lambda *meant: self.server.cut_sessions(*meant), TrustedProxies()
+            ),
         )
         self._listener = await listen(self.server, "127.0.0.1", 0, tls=self.parts.tls)
         self.port = self._listener.sockets[0].getsockname()[1]
@@ -274,6 +277,35 @@ async def test_a_revoked_key_ends_its_links(monkeypatch: pytest.MonkeyPatch) -> 
                     await asyncio.wait_for(handle.result(), SECONDS_MAX)
             running.cancel()
             await asyncio.wait({running}, timeout=SECONDS_MAX)
+
+
+async def test_a_key_ends_at_once_on_the_node_that_revokes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from clew.server.security import authenticator, keyring
+
+    monkeypatch.setattr(keyring, "REFRESH_SECONDS", 3_600.0)
+    monkeypatch.setattr(authenticator, "CHECK_SECONDS", 3_600.0)
+    async with node_with(SecuritySettings(api_keys=True)) as node:
+        admin_key, doomed_key = await node.make_key("*:admin"), await node.make_key("default:client")
+        async with await connect(node, admin_key.key) as admin, await impatient_client(node, doomed_key.key) as doomed:
+            assert await doomed.count_workflows() is not None
+            link = admin.connection
+            await link.call(link.service.revoke_api_key, k.RevokeApiKeyRequest(key_id=doomed_key.info.key_id))
+
+            async def until_cut() -> None:
+                while await node.on_loop(_count_of(node)) > 1:
+                    await asyncio.sleep(0.02)
+
+            await asyncio.wait_for(until_cut(), SECONDS_MAX)
+            with pytest.raises(RPCError) as refused:
+                await connect(node, doomed_key.key)
+            assert refused.value.code is RejectionCode.UNAUTHENTICATED
+
+
+def _count_of(node: SecureNode) -> Callable[[], Any]:
+    async def count() -> int:
+        return node.server.sessions_count
+
+    return count
 
 
 def _attempt_of(description: Any) -> int:

@@ -16,13 +16,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from clew.server.api.calls import Call, Operation
 from clew.server.api.table import OPERATIONS
-from clew.server.api.values import encode, read_body, read_parameters, too_large
+from clew.server.api.values import read_body, read_parameters, too_large
 from clew.server.gate import Admission, Gate
 from clew.server.paths import path_segments
 from clew.server.problems import HTTPProblem, bad_request, internal_problem, problem_response
@@ -61,7 +62,7 @@ class ApiApp:
         """Made when it is first asked for: it takes as long as half of the rest of a node's start."""
         from clew.server.api.openapi import openapi_document
 
-        return encode(openapi_document(OPERATIONS))
+        return msgspec.json.encode(openapi_document(OPERATIONS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from clew.adapters import new_request_id
 from clew.model.rejection import RejectionCode
-from clew.server.api.values import encode
+from clew.server.api.answers import encode
 from clew.server.gate import Admission
 from clew.server.problems import bad_request
 from clew.server.streams import Streams

@@ -19,6 +19,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from clew.model.policies import WorkflowExecutionStatus
+from clew.server.api.answers import encode
 from clew.server.api.calls import Call
 from clew.server.problems import bad_request
 from clew.server.streams import Streams
@@ -169,7 +170,7 @@ def _refusal(error: RPCError) -> bytes:
 
 def _message(kind: str, data: Any, *, message_id: str = "") -> bytes:
     """One message; JSON has no line breaks, so its data is one line."""
-    text = msgspec.json.encode(data)
+    text = encode(data)
     head = f"id: {message_id}\nevent: {kind}\ndata: " if message_id else f"event: {kind}\ndata: "
     # A payload is stored as its author's JSON, which may have line breaks between its parts.
     return head.encode() + text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"

@@ -178,11 +178,6 @@ def _stored_attributes(attributes: Mapping[str, msgspec.Raw]) -> dict[str, msgsp
     return stored
 
 
-def encode(value: Any) -> bytes:
-    """A response as JSON."""
-    return msgspec.json.encode(value)
-
-
 def too_large(limit: int) -> HTTPProblem:
     """The refusal of a body that is larger than the server takes."""
     return HTTPProblem(413, "body_too_large", f"The body has more than {limit} bytes; send less at a time.")

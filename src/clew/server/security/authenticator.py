@@ -188,6 +188,12 @@ class Security:
 
     def _check_watched(self) -> None:
         self._alarm = None
+        self.check_connections()
+        if self._watched:
+            self._arm()
+
+    def check_connections(self) -> None:
+        """End the connections of callers whose credential has ended."""
         for service in list(self._watched):
             try:
                 service.check()
@@ -195,8 +201,6 @@ class Security:
                 _log.exception("security.end_failed principal=%s", service.principal.principal_id)
             if service.is_ended:
                 self._watched.discard(service)
-        if self._watched:
-            self._arm()
 
     def _note_refused(self, credentials: Credentials, error: RPCError) -> None:
         audit = self._guards.audit

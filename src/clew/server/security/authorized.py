@@ -57,6 +57,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
         audits_tasks: Whether the traffic of tasks is written down too; it takes a fifth of what a task costs, and
             histories name the worker of each task anyway.
         is_audit_required: Whether a mutating call is refused while the audit log cannot be written.
+        on_key_change: Told when a key was revoked or replaced through this node.
     """
 
     clock: Clock
@@ -65,6 +66,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditLog | None = None
     audits_tasks: bool = True
     is_audit_required: bool = False
+    on_key_change: Callable[[], None] | None = None
 
 
 @final
@@ -201,10 +203,15 @@ class AuthorizedService:
         return self._call("list_api_keys", request, self._service.list_api_keys)
 
     def revoke_api_key(self, request: k.RevokeApiKeyRequest) -> Awaitable[k.ApiKeyInfo]:
-        return self._call("revoke_api_key", request, self._service.revoke_api_key)
+        return self._telling_of_keys(self._call("revoke_api_key", request, self._service.revoke_api_key))
 
     def rotate_api_key(self, request: k.RotateApiKeyRequest) -> Awaitable[k.CreateApiKeyResponse]:
-        return self._call("rotate_api_key", request, self._service.rotate_api_key)
+        return self._telling_of_keys(self._call("rotate_api_key", request, self._service.rotate_api_key))
+
+    def _telling_of_keys(self, answer: Awaitable[T]) -> Awaitable[T]:
+        """The same answer; this node looks at the keys again as soon as it has come."""
+        on_change = self._guards.on_key_change
+        return answer if on_change is None else _telling(answer, lambda error: on_change() if error is None else None)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 

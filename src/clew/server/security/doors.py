@@ -24,6 +24,7 @@ from clew.link.wire import Peer
 from clew.server.security.authenticator import Security
 from clew.server.security.certificates import certificate_of_der
 from clew.server.security.principal import LOCAL, Credentials, PeerCertificate, Principal
+from clew.server.security.proxies import TrustedProxies
 from clew.service.errors import RPCError
 
 TLS_EXTENSION: Final = "clew.tls"
@@ -65,31 +66,33 @@ def credentials_of_scope(scope: Mapping[str, Any]) -> Credentials:
     )
 
 
-def credentials_of_link(hello: Hello, peer: Peer) -> Credentials:
+def credentials_of_link(hello: Hello, peer: Peer, source: str) -> Credentials:
     """The credentials of a client of the link."""
     return Credentials(
         bearer=hello.token or bearer_of(peer.headers.get("authorization", "")),
         certificate=certificate_of_der(peer.certificate),
-        source=peer.address,
+        source=source,
     )
 
 
-def link_admission(security: Security, cut: Cut) -> Admit:
+def link_admission(security: Security, cut: Cut, proxies: TrustedProxies) -> Admit:
     """What the link asks about each client.
 
     Args:
         security: Judges.
         cut: Ends the sessions of a client whose credential has ended.
+        proxies: Those that are believed to say who calls through them.
     """
 
     async def admit(hello: Hello, peer: Peer) -> Admission:
-        principal = LOCAL if peer.is_local else await security.authenticate(credentials_of_link(hello, peer))
+        source = proxies.caller(peer.address, peer.headers.get("x-forwarded-for", ""))
+        principal = LOCAL if peer.is_local else await security.authenticate(credentials_of_link(hello, peer, source))
         name = _session_owner(principal)
 
         def end(error: RPCError) -> None:
             cut(name.__eq__, CutCode.UNAUTHENTICATED, error.message)
 
-        service = security.service_for(principal, source=peer.address, on_end=end)
+        service = security.service_for(principal, source=source, on_end=end)
         return Admission(service, name, partial(security.forget, service))
 
     return admit

@@ -4,10 +4,11 @@ Owns: `KeyRing`, which knows the keys of the store and says whose a key is. Neve
 (``engine.api_keys``), or what a grant allows.
 
 How it works: all keys are kept in memory and read again every `REFRESH_SECONDS`, so that a call is checked without the
-store, and a key that was revoked on any node is refused on all within that time (and connections that used it end). A
-key that is not known yet makes one more reading at once, shared by all who wait, and not more often than every
-`UNKNOWN_SECONDS`: however many made-up keys come, the store is asked as often. While the store cannot be read, what is
-known goes on being believed for `STALE_SECONDS_MAX`, then every key is refused.
+store, and a key that was revoked on any node is refused on all within that time (and connections that used it end); on
+the very node that revoked it at once (`read_now`). A key that is not known yet makes one more reading at once, shared
+by all who wait, and not more often than every `UNKNOWN_SECONDS`: however many made-up keys come, the store is asked as
+often. While the store cannot be read, what is known goes on being believed for `STALE_SECONDS_MAX`, then every key is
+refused.
 
 When a key was last used is written at most once in `LAST_USED_SECONDS`, with the refresh.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final, final
 
@@ -55,6 +57,7 @@ class KeyRing:
         self._used: dict[str, datetime] = {}
         self._alarm: Cancellable | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._changed: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def start(self) -> None:
@@ -71,7 +74,7 @@ class KeyRing:
         self._is_closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in (self._refreshing, self._reading):
+        for task in (self._refreshing, self._reading, *self._changed):
             if task is not None:
                 await asyncio.wait({task})
         await self._write_used()
@@ -104,6 +107,26 @@ class KeyRing:
             calls_per_second_max=record.calls_per_second_max,
             key_id=key_id,
         )
+
+    def read_now(self, then: Callable[[], None]) -> None:
+        """Read the keys again without waiting for the next refresh, since one has changed.
+
+        Args:
+            then: Told when they were read.
+        """
+        if self._is_closed:
+            return
+        task = asyncio.get_running_loop().create_task(self._read_now(then), name="clew-api-keys-changed")
+        self._changed.add(task)
+        task.add_done_callback(self._changed.discard)
+
+    async def _read_now(self, then: Callable[[], None]) -> None:
+        try:
+            await self._read()
+        except StoreError as error:
+            _log.warning("api_keys.read_failed error=%s", error)
+            return
+        then()
 
     def is_live(self, key_id: str) -> bool:
         """Whether the key is good now, as far as is known."""

@@ -21,7 +21,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final, NamedTuple, final
 from urllib.parse import urlsplit
 
-import msgspec
+from clew.server.problems import HTTPProblem, problem_response
+from clew.server.requests import request_id_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -73,7 +74,7 @@ class HostAndOriginMiddleware:
         elif scope["type"] == "websocket":
             await _refuse_websocket(scope, receive, send, refusal)
         else:
-            await _refuse_http(send, refusal)
+            await _refuse_http(scope, receive, send, refusal)
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Why a request or handshake is refused; None when it is not."""
@@ -140,7 +141,7 @@ def _unasked_refusal(scope: Scope, headers: dict[bytes, bytes]) -> Refusal | Non
         return None
     return Refusal(
         415,
-        "invalid_argument",
+        "unsupported_media_type",
         f"a POST with the content type {kind.decode('latin-1') or '(none)'!r} is refused, since any page could send "
         "it; send JSON with `Content-Type: application/json` (also without a body), or a bearer token",
     )
@@ -170,18 +171,10 @@ def _is_same_place(origin: str, host: str, *, is_encrypted: bool) -> bool:
     return (shown, str(port) if port is not None else default) == (asked, host[len(asked) + 1 :] or default)
 
 
-async def _refuse_http(send: Send, refusal: Refusal) -> None:
-    status, code, message = refusal
-    body = msgspec.json.encode({
-        "type": "about:blank", "title": code.replace("_", " "), "status": status, "code": code, "detail": message,
-    })  # fmt: skip
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _refuse_http(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    message = f"{refusal.message[:1].upper()}{refusal.message[1:]}."
+    problem = HTTPProblem(refusal.status, refusal.code, message, {"cache-control": "no-store"})
+    await problem_response(problem, request_id_of(scope))(scope, receive, send)
 
 
 async def _refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:

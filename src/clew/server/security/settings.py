@@ -157,6 +157,11 @@ class SecurityParts:
                 if audit is not None:
                     audit.close()
                 raise
+
+        def keys_changed() -> None:
+            assert keys is not None, "only keys change"
+            keys.read_now(security.check_connections)
+
         guards = Guards(
             clock=clock,
             seals=TokenSeals(secret_of) if settings.has_authentication else None,
@@ -164,12 +169,14 @@ class SecurityParts:
             audit=audit,
             audits_tasks=log is None or log.has_tasks,
             is_audit_required=log is not None and log.is_required,
+            on_key_change=keys_changed if keys is not None else None,
         )
         asked: list[Authenticator] = [*([keys] if keys is not None else []), *tokens, *certificates]
         renewal = Renewal(tls, settings.tls, clock) if tls is not None and settings.tls is not None else None
         if renewal is not None:
             renewal.start()
-        return cls(Security(service, guards, authenticators=asked, keys=keys), tls, keys, tokens, audit, renewal)
+        security = Security(service, guards, authenticators=asked, keys=keys)
+        return cls(security, tls, keys, tokens, audit, renewal)
 
     async def close(self) -> None:
         """End, after the last call was answered."""
