@@ -16,7 +16,8 @@ How it works: it is asyncio's selector loop with a round of its own.
   the loop: a watch looks every `WATCH_SECONDS`, and a turn that it finds twice keeps the thread, while the *loop moves*
   to a new one and goes on there. The thread that is left finishes its turn, reports that it is late, and ends.
 
-Whoever takes the turn out of `_seat` decides which of the two it is: its thread, when it is done, or the watch.
+Whoever takes the turn out of `_seat` decides which of the two it is: its thread, when it is done, or the watch. Each
+thread has a seat of its own.
 """
 
 from __future__ import annotations
@@ -334,6 +335,9 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         hooks = sys.get_asyncgen_hooks()
         thread_id = self._thread_id = threading.get_ident()
         self._seat_thread = threading.current_thread()
+        # A list of its own: a late turn on a thread that the loop has left must find its seat empty, whatever turn is
+        # being run here by then.
+        self._seat = []
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
         asyncio_events._set_running_loop(self)
         try:

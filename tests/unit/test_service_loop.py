@@ -260,6 +260,27 @@ def test_the_loop_moves_away_from_a_turn_that_blocks(thread: ServiceThread) -> N
     assert on_loop(thread, lambda: asyncio.get_running_loop()) is thread.loop
 
 
+def test_a_late_turn_does_not_take_the_seat_of_the_one_that_runs_meanwhile(thread: ServiceThread) -> None:
+    owner, release, next_began, late = Owner(), threading.Event(), threading.Event(), threading.Event()
+
+    def run_beside() -> None:
+        next_began.set()
+        assert late.wait(DEADLINE)
+
+    on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("blocks", lambda: release.wait(DEADLINE))))
+    owner.wait("moved from test-loop")
+    on_loop(thread, lambda: thread.loop.lend(owner, owner.turn("next", run_beside)))
+    assert next_began.wait(DEADLINE)
+    try:
+        release.set()
+        assert owner.wait("late") == [("late", "blocks", "test-loop")]
+    finally:
+        late.set()
+    # The loop is still there, on one thread only.
+    assert on_loop(thread, lambda: asyncio.get_running_loop()) is thread.loop
+    assert "blocks" not in [name for _, name, _ in owner.of("done")]
+
+
 def test_one_turn_after_another_may_block_and_tasks_of_the_loop_go_on(thread: ServiceThread) -> None:
     owner, release, ticks = Owner(), threading.Event(), Owner()
 
