@@ -131,3 +131,45 @@ async def test_user_draws_are_unaffected_by_interceptors(traced: list[bool], cac
     assert drawn == _expected(run_id)
     assert len(set(children)) == 2 * STEPS
     assert children[::2] == drawn[2::3]
+
+
+@pytest.mark.parametrize("cache", [0, 100], ids=["cold", "cached"])
+async def test_a_reset_leaves_the_draws_before_its_point_and_makes_new_ones_behind(
+    cache: int, recorded: Recorded
+) -> None:
+    async with engine() as client, worker(client, [Draws, Nested], [echo], cache=cache):
+        handle = await client.start_workflow(Draws.run, id="draws", task_queue=QUEUE)
+        for number in range(STEPS):
+            await handle.signal(Draws.allow)
+            if number < STEPS - 1:
+                await _step_done(handle, number + 1)
+        first = await settled(handle)
+        assert isinstance(first, list), first
+        history = await events(handle)
+        # The task that goes on behind the second step: all but one of the draws of that step are made.
+        second_step = [one.event_id for one in history if isinstance(one, e.ChildWorkflowExecutionCompleted)][3]
+        completed = [one.event_id for one in history if isinstance(one, e.WorkflowTaskCompleted)]
+        point = next(event_id for event_id in completed if event_id > second_step)
+        again = await handle.reset(reason="to see what it draws", event_id=point)
+        second = await settled(again)
+        assert isinstance(second, list), second
+        kept = 1 + 3 + 2
+        assert second[:kept] == first[:kept]
+        assert len(set(second) | set(first)) == 2 * len(first) - kept
+        assert second[kept:] == _expected_behind_a_reset(again.run_id or "", len(first) - kept)
+        old, new = [
+            [event.workflow_id for event in await events(run, e.StartChildWorkflowExecutionInitiated)]
+            for run in (handle, again)
+        ]
+        assert old[:4] == new[:4]
+        assert not set(old[4:]) & set(new[4:])
+        await recorded.add(again, Draws)
+
+
+def _expected_behind_a_reset(run_id: str, count: int) -> list[str]:
+    """The draws of the new run's own stream, which begins in the middle of a step."""
+    dice = Chance(run_id).generator()
+    drawn = [str(dice.random())]
+    while len(drawn) < count:
+        drawn += [str(uuid4_of(dice)), str(uuid4_of(dice)), str(dice.random())]
+    return drawn

@@ -17,6 +17,7 @@ PAGES = [
     "idempotent-http.md",
     "local-steps.md",
     "protect-payloads.md",
+    "repair-a-run.md",
     "trace-with-opentelemetry.md",
     "worker-versions.md",
 ]

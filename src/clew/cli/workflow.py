@@ -1,4 +1,4 @@
-"""``clew workflow``: list, show, describe, result; start, signal, query, cancel, terminate.
+"""``clew workflow``: list, show, describe, result; start, signal, query, cancel, terminate, reset.
 
 Owns: these commands and their options. Never: formats (``_workflow_views``) or connections (``_connection``).
 """
@@ -28,13 +28,15 @@ from clew.cli._workflow_views import (
     print_history,
     print_new_lines,
 )
-from clew.client import Client, WorkflowHandle
+from clew.client import Client, ResetReapplyExcludeType, ResetType, WorkflowHandle
 from clew.client._calls import call_service
 from clew.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
 from clew.service.requests import QueryWorkflowRequest
 
+_RESET_TYPES = {"first": ResetType.FIRST_WORKFLOW_TASK, "last": ResetType.LAST_WORKFLOW_TASK}
+_EXCLUDABLE = {"signals": ResetReapplyExcludeType.SIGNAL, "updates": ResetReapplyExcludeType.UPDATE}
 _RUN_ID = click.option("--run-id", "-r", metavar="ID", help="A certain run; the current one when not given.")
 
 
@@ -236,6 +238,39 @@ async def terminate(
         await handle.terminate(reason=reason)
 
     return await _on_runs(place, workflow_id, run_id, query, yes, "Terminated", act)
+
+
+@command(workflow, "reset")
+@click.argument("workflow_id")
+@_RUN_ID
+@click.option("--event-id", "-e", type=click.IntRange(2), metavar="N", help="To a WorkflowTaskCompleted, by its id.")
+@click.option("--type", "-t", "reset_type", type=click.Choice(list(_RESET_TYPES)), help="To the first or last task.")
+@click.option("--build-id", metavar="ID", help="To the first workflow task that this build completed.")
+@click.option("--reason", required=True, help="Why; it stays in both histories.")
+@click.option(
+    "--exclude", multiple=True, type=click.Choice(list(_EXCLUDABLE)), help="Leave out what came after the point."
+)
+async def reset(
+    place: Place, workflow_id: str, run_id: str | None, event_id: int | None, reset_type: str | None,
+    build_id: str | None, reason: str, exclude: Sequence[str],
+) -> None:  # fmt: skip
+    """Go on from an earlier point of a run, as a new run. Needs to own the store.
+
+    Give one of --event-id, --type and --build-id. An open run is ended. Signals and updates that came after the point
+    come again, and activities keep their idempotency keys.
+    """
+    async with owning(place) as client:
+        made = await client.get_workflow_handle(workflow_id, run_id=run_id).reset(
+            reason=reason,
+            event_id=event_id,
+            reset_type=_RESET_TYPES[reset_type] if reset_type else ResetType.UNSPECIFIED,
+            build_id=build_id,
+            reapply_exclude=[_EXCLUDABLE[name] for name in exclude],
+        )
+    if place.is_json:
+        print_json({"workflow_id": workflow_id, "run_id": made.run_id})
+    else:
+        print(f"Reset workflow {workflow_id!r}; it goes on as run {made.run_id}.")
 
 
 @command(workflow, "query")

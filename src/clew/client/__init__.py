@@ -70,6 +70,7 @@ from clew.exceptions import (
 from clew.model.compact import CompactLine, compact_history, format_compact_history
 from clew.model.history import WorkflowHistory
 from clew.service.errors import RPCError, RPCStatusCode
+from clew.service.requests import ResetReapplyExcludeType, ResetType
 from clew.service.requests import UpdateStage as WorkflowUpdateStage
 
 __all__ = [
@@ -101,6 +102,8 @@ __all__ = [
     "RPCError",
     "RPCStatusCode",
     "ReportCancellationAsyncActivityInput",
+    "ResetReapplyExcludeType",
+    "ResetType",
     "SignalWorkflowInput",
     "StartOptions",
     "StartWorkflowInput",

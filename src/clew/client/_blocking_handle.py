@@ -24,7 +24,7 @@ from clew.common import QueryRejectCondition, VersioningOverride
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
 from clew.model.inputs import ActivityTarget, TaskToken
-from clew.service.requests import UpdateStage
+from clew.service.requests import ResetReapplyExcludeType, ResetType, UpdateStage
 from clew.types import (
     LocalReturnType,
     MethodSyncOrAsyncNoParam,
@@ -105,6 +105,29 @@ class BlockingWorkflowHandle(Generic[SelfType, ReturnType]):
     def terminate(self, *args: Any, reason: str | None = None, rpc_timeout: timedelta | None = None) -> None:
         """As `WorkflowHandle.terminate`, blocking."""
         self._calls.call(lambda client: self._on(client).terminate(*args, reason=reason, rpc_timeout=rpc_timeout))
+
+    def reset(
+        self,
+        *,
+        reason: str,
+        event_id: int | None = None,
+        reset_type: ResetType = ResetType.UNSPECIFIED,
+        build_id: str | None = None,
+        reapply_exclude: Sequence[ResetReapplyExcludeType] = (),
+        rpc_timeout: timedelta | None = None,
+    ) -> BlockingWorkflowHandle[SelfType, ReturnType]:
+        """As `WorkflowHandle.reset`, blocking."""
+        made = self._calls.call(
+            lambda client: self._on(client).reset(
+                reason=reason,
+                event_id=event_id,
+                reset_type=reset_type,
+                build_id=build_id,
+                reapply_exclude=reapply_exclude,
+                rpc_timeout=rpc_timeout,
+            )
+        )
+        return BlockingWorkflowHandle(self._calls, made)
 
     def describe(self, *, rpc_timeout: timedelta | None = None) -> WorkflowExecutionDescription:
         """As `WorkflowHandle.describe`, blocking."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, cast, final, overload
 
+from clew.adapters import new_request_id
 from clew.client._calls import call_service
 from clew.client._description import WorkflowExecutionDescription, WorkflowHistoryEventAsyncIterator
 from clew.client._interceptor import (
@@ -40,7 +41,14 @@ from clew.exceptions import (
 from clew.model import events as e
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
-from clew.service.requests import UpdateStage, UpdateWorkflowOptionsRequest
+from clew.model.option_types import check_texts
+from clew.service.requests import (
+    ResetReapplyExcludeType,
+    ResetType,
+    ResetWorkflowRequest,
+    UpdateStage,
+    UpdateWorkflowOptionsRequest,
+)
 from clew.types import (
     LocalReturnType,
     MethodSyncOrAsyncNoParam,
@@ -193,6 +201,60 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
                 reason=reason,
                 rpc_timeout=rpc_timeout,
             )
+        )
+
+    async def reset(
+        self,
+        *,
+        reason: str,
+        event_id: int | None = None,
+        reset_type: ResetType = ResetType.UNSPECIFIED,
+        build_id: str | None = None,
+        reapply_exclude: Sequence[ResetReapplyExcludeType] = (),
+        rpc_timeout: timedelta | None = None,
+    ) -> WorkflowHandle[SelfType, ReturnType]:
+        """Go on from an earlier point of the run, as a new run; the latest run is ended if it is open.
+
+        Give the point in one of three ways: `event_id`, `reset_type` or `build_id`. Signals and updates that came after
+        it come again; activities keep their idempotency keys.
+
+        Args:
+            reason: Why, for people; it stays in both histories.
+            event_id: What the history is copied up to, without that event: a WorkflowTaskCompleted, or another event
+                before which a workflow task is pending.
+            reset_type: The first or the last workflow task that completed.
+            build_id: The first workflow task that this build of a worker completed.
+            reapply_exclude: What came after the point and is left out.
+            rpc_timeout: Longest wait for the answer.
+
+        Returns:
+            A handle on the new run.
+
+        Raises:
+            RPCError: There is no such run, or no workflow task is pending at that point.
+        """
+        check_texts(f"resetting workflow {self._id!r}", reason=reason, build_id=build_id)
+        connection = self._client.connection
+        request = ResetWorkflowRequest(
+            namespace=self._client.namespace,
+            workflow_id=self._id,
+            run_id=self._run_id or "",
+            reason=reason,
+            request_id=new_request_id(),
+            event_id=event_id or 0,
+            reset_type=reset_type,
+            build_id=build_id or "",
+            reapply_exclude=tuple(reapply_exclude),
+            identity=self._client.identity,
+        )
+        made = await call_service(connection, connection.service.reset_workflow, request, timeout=rpc_timeout)
+        return WorkflowHandle(
+            self._client,
+            self._id,
+            run_id=made.run_id,
+            result_run_id=made.run_id,
+            first_execution_run_id=self._first_execution_run_id,
+            result_type=self._result_type,
         )
 
     async def update_options(
