@@ -57,6 +57,10 @@ bench-opcodes: $(VENV)/.stamp-dev ## Count the bytecodes of the hot paths (ARGS=
 bench-fleet: $(VENV)/.stamp-dev ## Measure how much more nodes on one PostgreSQL database do than one
 	$(PY) -m benchmarks.fleet $(ARGS)
 
+.PHONY: bench-postgres
+bench-postgres: $(VENV)/.stamp-dev ## Measure Clew beside DBOS and Absurd on one PostgreSQL server, and write the page
+	$(PY) -m benchmarks.postgres --page $(ARGS)
+
 # --- check ------------------------------------------------------------------------------------------------------------
 
 JOBS ?= 2

@@ -187,7 +187,7 @@ def measure(peer: Peer, workload: str, size: int, store: str = "sqlite") -> Figu
     with tempfile.TemporaryDirectory(prefix="clew-peer-", ignore_cleanup_errors=True) as folder:
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
             "PYTHONWARNINGS": "ignore",
             "CLEW_PEER_FOLDER": folder,
         }

@@ -1,7 +1,8 @@
 """Which statements stay within a shard: the check behind ``docs/explanation/scale.md``.
 
 Every statement that a transition, a timer or a recovery makes must name its shard and find its rows by an index that
-begins with it. Those that cannot are listed here with the reason; a new one fails until it is in one of the two lists.
+begins with it, and by all of the key that it knows. Those that cannot are listed here with the reason; a new one fails
+until it is in one of the two lists.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ async def test_rows_are_found_by_their_shard(connection: Any, name: str) -> None
         assert "Seq Scan" not in node["Node Type"], f"{name} scans {table}"
         condition = node.get("Index Cond") or node.get("Recheck Cond", "")
         assert re.search(r"\bshard\b", condition), f"{name} looks for rows of {table} by {condition or 'nothing'}"
+        left = node.get("Filter", "")
+        assert not re.search(r"\b(run_key|task_id|message_id|item_id)\b", left), (
+            f"{name} reads more of {table} than it wants: it finds rows by {condition} and then drops others by {left}"
+        )
 
 
 @pytest.mark.parametrize("name", list(ACROSS))

@@ -191,7 +191,8 @@ SECTIONS: Final = {**RUN_SECTIONS, **SIDE_SECTIONS}
 UNLATCH: Final = (
     "UPDATE {s}.executions AS e SET is_latest = false "
     "FROM unnest($1::int4[], $2::int8[], $3::int8[]) AS d (shard, run_key, closing_version) "
-    "WHERE e.shard = d.shard AND e.run_key = d.run_key AND e.is_latest "
+    # Said so that the index on the latest runs of workflow ids, which knows nothing of run keys, is not taken.
+    "WHERE e.shard = d.shard AND e.run_key = d.run_key AND e.is_latest::int4 = 1 "
     "AND CASE WHEN d.closing_version = 0 THEN NOT e.is_open ELSE e.version = d.closing_version END "
     "RETURNING e.run_key"
 )

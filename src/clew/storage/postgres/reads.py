@@ -32,7 +32,7 @@ _RUN: Final = (
 )
 
 LOAD_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_key = $2"
-FIND_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_id = $2"
+FIND_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_id = $2 AND run.run_id <> ''"
 """Without the other names: a plan made for an empty table might look for those by an index of lists."""
 
 FIND_LATEST: Final = (

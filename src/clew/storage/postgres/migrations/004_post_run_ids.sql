@@ -1,0 +1,2 @@
+-- Replaced by executions_by_run_id.
+DROP INDEX executions_run_id;
