@@ -132,6 +132,14 @@ fuzz-link: $(VENV)/.stamp-dev ## Feed a node's link frames at random for some mi
 fuzz-http: $(VENV)/.stamp-dev ## Send the HTTP API requests at random for some minutes (EXAMPLES=…)
 	CLEW_FUZZ_EXAMPLES=$(or $(EXAMPLES),5000) $(PY) -m pytest tests/server/test_openapi.py -k random --timeout 3600
 
+$(VENV)/.stamp-schema: pyproject.toml | $(VENV)/.stamp-dev
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+.PHONY: fuzz-http-schema
+fuzz-http-schema: $(VENV)/.stamp-schema ## Ask a node what its OpenAPI document allows and forbids, with Schemathesis (ARGS="--seconds …")
+	$(PY) -m tests.fuzz.http_schema $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.stamp-dev ## Check style and layers
 	$(BIN)/ruff check .

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 from clew.adapters import SystemClock, to_ns
@@ -136,6 +138,9 @@ class LinkedConnection:
                     message=f"This client's connection to {self.address} is closed. Call Client.connect again.",
                 )
             )
+        trace = _current_trace()
+        if trace:
+            return self._thread.call(partial(self._client.service.in_trace, trace, method), request)
         return self._thread.call(method, request)
 
     def post(self, callback: Callable[[], None]) -> None:
@@ -159,3 +164,13 @@ class LinkedConnection:
             await self._thread.call(close, None)
             self._thread.stop()
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _END_SECONDS_MAX)
+
+
+def _current_trace() -> str:
+    """The trace in which this very call is made, if the program uses OpenTelemetry; empty if not."""
+    propagation = sys.modules.get("opentelemetry.propagate")
+    if propagation is None:
+        return ""
+    carrier: dict[str, str] = {}
+    propagation.inject(carrier)
+    return carrier.get("traceparent", "")

@@ -77,7 +77,7 @@ class FakeService:
         return call
 
 
-def make_server(service: Any, *, admit: Any = None, node: str = "n", **options: Any) -> LinkServer:
+def make_server(service: Any, *, admit: Any = None, node: str = "n", tracer: Any = None, **options: Any) -> LinkServer:
     """A server of this loop."""
     tokens = iter(range(1_000_000))
     return LinkServer(
@@ -87,6 +87,7 @@ def make_server(service: Any, *, admit: Any = None, node: str = "n", **options: 
         now_ns=lambda: 1,
         options=LinkOptions(**options),
         admit=admit,
+        tracer=tracer,
     )
 
 

@@ -11,21 +11,24 @@ from __future__ import annotations
 import logging
 import sys
 
+from clew.telemetry import JsonFormatter, TextFormatter
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def set_up_worker_log(level: str | None) -> None:
+def set_up_worker_log(level: str | None, form: str = "text") -> None:
     """Send the log of this process to stderr, unless it goes somewhere already; call it after users' code is imported.
 
     Args:
         level: Of Clew's loggers; info when None.
+        form: ``text`` or ``json``.
     """
     root = logging.getLogger()
     clew = logging.getLogger("clew")
     is_ours = not root.handlers and not clew.handlers
     if is_ours:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+        handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
         root.addHandler(handler)
     if level is not None:
         clew.setLevel(level.upper())

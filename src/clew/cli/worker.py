@@ -23,6 +23,7 @@ from clew.cli._worker_log import LEVELS, set_up_worker_log
 from clew.client import WorkerDeploymentDescription, WorkerDeploymentInfo
 from clew.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, VersioningOverride
 from clew.model.policies import DeploymentVersion
+from clew.telemetry import FORMATS
 
 _UNVERSIONED = "(unversioned)"
 
@@ -43,9 +44,16 @@ def deployment() -> None:
 @click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="How many to run it in.")
 @click.option("--reload", "is_reloading", is_flag=True, help="Start anew when code below this directory changes.")
 @click.option("--log-level", type=click.Choice(LEVELS), help="Of Clew's log on stderr; info if not set.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of that log.")
 @place_options
 def run(
-    module: str, task_queue: str, processes: int, is_reloading: bool, log_level: str | None, **options: Any
+    module: str,
+    task_queue: str,
+    processes: int,
+    is_reloading: bool,
+    log_level: str | None,
+    log_format: str,
+    **options: Any,
 ) -> None:
     """Run the worker of a MODULE until it is told to stop (SIGTERM or Ctrl-C).
 
@@ -55,17 +63,17 @@ def run(
     """
     place = place_of(options)
     if processes == 1 and not is_reloading:
-        asyncio.run(_run_workers(place, module, task_queue, log_level))
+        asyncio.run(_run_workers(place, module, task_queue, log_level, log_format))
         return
     arguments = ["worker", "run", module, "--task-queue", task_queue, *place.arguments()]
-    arguments += ["--log-level", log_level] if log_level is not None else []
+    arguments += ["--log-format", log_format, *(["--log-level", log_level] if log_level is not None else [])]
     asyncio.run(_supervise(Supervisor(arguments, count=processes, is_reloading=is_reloading, secrets=place.secrets())))
 
 
-async def _run_workers(place: Place, module: str, task_queue: str, log_level: str | None) -> None:
+async def _run_workers(place: Place, module: str, task_queue: str, log_level: str | None, log_format: str) -> None:
     async with await connect(place) as client:
         workers = await make_workers(client, module, task_queue)
-        set_up_worker_log(log_level)
+        set_up_worker_log(log_level, log_format)
         print(f"Working for {client.connection.address}, namespace {client.namespace!r}.", file=sys.stderr, flush=True)
         loop = asyncio.get_running_loop()
         running = [asyncio.ensure_future(one.run()) for one in workers]

@@ -335,6 +335,8 @@ async def _on_many(
 ) -> int:  # fmt: skip
     if not query.strip():
         raise CommandError("An empty --query would mean every run. Say which, such as \"WorkflowType = 'Claim'\".")
+    # By itself first: what is wrong with it is told by its own positions.
+    await client.count_workflows(query)
     wanted = f"({query}) AND ExecutionStatus = 'Running'"
     found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
     if found and not yes:

@@ -106,6 +106,7 @@ class LinkClient:
         """How often a session was begun or gone on with."""
         self._dial = dial
         self._token = token
+        self._token_error = ""
         self._chance = chance
         self._loop = asyncio.get_running_loop()
         self._lane: Lane | None = None
@@ -125,6 +126,7 @@ class LinkClient:
             RPCError: No node answered in time, or one refused for good.
         """
         self._task = self._loop.create_task(self._keep_connected(), name="clew-link")
+        self._task.add_done_callback(self._kept)
         try:
             await asyncio.shield(self._ready)
         except BaseException:
@@ -187,6 +189,22 @@ class LinkClient:
                 await asyncio.sleep(self._chance() * WAIT_SECONDS_FIRST)
             self._is_moving = False
 
+    def _kept(self, task: asyncio.Task[None]) -> None:
+        """Nothing keeps the connection any more: the client is closed, or this is a bug, which must not be silent."""
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        _log.critical("link.ended node=%s", self.node, exc_info=error)
+        refusal = RPCError(
+            Rejection(
+                code=RejectionCode.INTERNAL,
+                message=f"The link ended by a bug in Clew ({error!r}). Connect again, and report it with the log.",
+            )
+        )
+        if not self._ready.done():
+            self._ready.set_exception(refusal)
+        self.service.close(refusal)
+
     async def _connect(self) -> _ClientConnection:
         connection = _ClientConnection(self)
         async with asyncio.timeout(GREETING_SECONDS_MAX):
@@ -202,7 +220,7 @@ class LinkClient:
         lane = self._lane
         hello = f.Hello(
             versions=f.VERSIONS,
-            token=await self._token() if self._token is not None else "",
+            token=await self._credentials(),
             session=self._session,
             received=lane.received if lane is not None else 0,
             identity=self.options.identity,
@@ -211,6 +229,30 @@ class LinkClient:
         assert connection.wire is not None, "the connection is made before the greeting"
         connection.wire.send(f.encode(hello))
         await connection.greeted
+
+    async def _credentials(self) -> str:
+        """What the user's function gives; whatever it raises, it is asked again with the next try.
+
+        Raises:
+            ConnectionError: It failed.
+            OSError: It said this itself.
+            RPCError: Likewise.
+        """
+        if self._token is None:
+            return ""
+        try:
+            token = await self._token()
+        except Exception as error:
+            if repr(error) != self._token_error:
+                self._token_error = repr(error)
+                _log.warning("link.no_credentials address=%s error=%r; asked again", self.options.address, error)
+            if isinstance(error, (OSError, RPCError)):
+                raise
+            raise ConnectionError(
+                f"the function that gives the credentials failed with {type(error).__name__}: {error}"
+            ) from error
+        self._token_error = ""
+        return token
 
     def welcomed(self, connection: _ClientConnection, welcome: f.Welcome) -> None:
         """A node has let this client in: called in the very turn, before any frame that follows."""

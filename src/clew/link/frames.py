@@ -153,12 +153,17 @@ class Part(_Message, frozen=True, tag=0):
 
 
 class Call(_Message, frozen=True, tag=1):
-    """Client: call a method of the service. `timeout_ms` 0 leaves it to the node."""
+    """Client: call a method of the service. `timeout_ms` 0 leaves it to the node.
+
+    `trace` names the trace that the call belongs to, as W3C's ``traceparent`` does; it came later, so a node may not
+    know it, and a client may leave it out.
+    """
 
     call_id: int
     method: str
     timeout_ms: int
     body: bytes
+    trace: str = ""
 
 
 class Forget(_Message, frozen=True, tag=2):

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
@@ -30,6 +31,8 @@ from clew.service.contract import Service, TaskSink
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
 
+T = TypeVar("T")
+
 SENDS_MAX: Final = 5
 """A call that was under way when so many sessions in a row ended is likely to be what ends them."""
 
@@ -43,7 +46,7 @@ _ATTACH: Final = Method("attach_worker")
 class _Call:
     """One call that waits for its answer."""
 
-    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "sends_count", "worker")
+    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "sends_count", "trace", "worker")
 
     def __init__(self, call_id: int, method: Method, body: bytes, made_at: float, worker: int = 0) -> None:
         self.call_id = call_id
@@ -54,6 +57,7 @@ class _Call:
         self.is_sent = False
         self.sends_count = 0
         self.worker = worker
+        self.trace = ""
 
 
 @final
@@ -81,6 +85,7 @@ class RemoteService(RemoteCalls):
         self._refusal: RPCError | None = None
         self._is_held_back = False
         self._closed_by: RPCError | None = None
+        self._trace = ""
 
     async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> RemoteWorker:
         """Attach a worker; what is given back lives through all reconnects."""
@@ -174,6 +179,17 @@ class RemoteService(RemoteCalls):
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
+    def in_trace(self, trace: str, method: Callable[[Any], Awaitable[T]], request: Any) -> Awaitable[T]:
+        """Make a call of this service that belongs to a trace (``traceparent``).
+
+        Calls that wait are made when they are awaited, and belong to none.
+        """
+        self._trace = trace
+        try:
+            return method(request)
+        finally:
+            self._trace = ""
+
     def _call(self, name: str, request: Any) -> Reply[Any]:
         return self._make(METHODS[name], encode_body(request)).reply
 
@@ -195,6 +211,7 @@ class RemoteService(RemoteCalls):
             raise RPCError(_too_large(method.name, len(body), self._body_bytes_max))
         self._last_call_id += 1
         call = _Call(self._last_call_id, method, body, self._loop.time(), worker)
+        call.trace = self._trace
         if self._queued or self._lane is None or not self._may_send(call):
             self._queued.append(call)
             self._send_queued()
@@ -230,7 +247,7 @@ class RemoteService(RemoteCalls):
         if call.worker:
             lane.send(f.Attach(call.call_id, call.worker, call.body))
         else:
-            lane.send(f.Call(call.call_id, call.method.name, 0, call.body))
+            lane.send(f.Call(call.call_id, call.method.name, 0, call.body, call.trace))
 
     def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
         reply: Reply[Any] = self._call(name, request)

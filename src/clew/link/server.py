@@ -22,7 +22,9 @@ from clew.link.admission import Admission, Admit
 from clew.link.calls import encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.frames import OPTIONS_DEFAULT, VERSIONS, Hello, LinkOptions, Refused, Welcome, decode_hello, encode
+from clew.link.refusals import RefusalLog
 from clew.link.server_session import ServerSession
+from clew.link.spans import CallTracer
 from clew.link.wire import Peer, Wire
 from clew.model.limits import LIMITS_DEFAULT, Limits
 from clew.model.rejection import Rejection, RejectionCode
@@ -47,6 +49,7 @@ class LinkServer:
         limits: What runs may take, told to clients.
         options: What each link may take.
         admit: Judges credentials; everybody is let in when not given.
+        tracer: Told of each call; none is traced when not given.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class LinkServer:
         limits: Limits = LIMITS_DEFAULT,
         options: LinkOptions = OPTIONS_DEFAULT,
         admit: Admit | None = None,
+        tracer: CallTracer | None = None,
     ) -> None:
         self.node = node
+        self.tracer = tracer
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._service = service
@@ -76,6 +81,7 @@ class LinkServer:
         self._drained: asyncio.Future[None] | None = None
         self._is_draining = False
         self._is_closed = False
+        self.refusals = RefusalLog(self._loop)
 
     @property
     def connections_count(self) -> int:
@@ -117,6 +123,7 @@ class LinkServer:
     def close(self) -> None:
         """Cut all links and end all sessions."""
         self._is_closed = True
+        self.refusals.close()
         for timer in (self._sweep_timer, self._away_timer):
             if timer is not None:
                 timer.cancel()
@@ -308,7 +315,10 @@ class Connection:
         """Close; the session does not outlive it."""
         if not self.is_cut_for_good:
             self.is_cut_for_good = True
-            _log.warning("link.cut peer=%s code=%s reason=%s", self.peer.address, code.name, reason)
+            if self.session is None:
+                self._server.refusals.note(code, self.peer.address, reason)
+            else:
+                _log.warning("link.cut peer=%s code=%s reason=%s", self.peer.address, code.name, reason)
             self.wire.close(code, reason)
 
     def leave(self, reason: str) -> None:

@@ -21,6 +21,7 @@ from clew.link.admission import Admission
 from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.lane import Lane
+from clew.link.spans import EndSpan
 from clew.model.inputs import ActivityCancelReason, TaskToken
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.contract import WorkerSession
@@ -43,7 +44,7 @@ _NOTHING: Final = encode_body(None)
 class _Call:
     """One call under way, and the listener to its answer."""
 
-    __slots__ = ("_session", "answer", "call_id", "deadline", "method")
+    __slots__ = ("_session", "answer", "call_id", "deadline", "end_span", "method")
 
     def __init__(self, session: ServerSession, call_id: int, method: Method) -> None:
         self._session = session
@@ -51,6 +52,7 @@ class _Call:
         self.method = method
         self.deadline: asyncio.TimerHandle | None = None
         self.answer: asyncio.Future[Any] | Reply[Any] | None = None
+        self.end_span: EndSpan | None = None
 
     def answered(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
         """The service has answered."""
@@ -76,6 +78,7 @@ class ServerSession:
         self._server = server
         self._service = admission.service
         self._on_end = admission.on_end
+        self._tracer = server.tracer
         self._options = server.options
         self._loop = asyncio.get_running_loop()
         self.lane = Lane(
@@ -141,6 +144,8 @@ class ServerSession:
         self._workers.clear()
         for call in list(self._calls.values()):
             self._take_back(call)
+            if call.end_span is not None:
+                call.end_span(asyncio.CancelledError())
         self._calls.clear()
         if self._on_end is not None:
             self._on_end()
@@ -219,10 +224,12 @@ class ServerSession:
             self._reports_count += 1
         self._check_calls_count()
         self._calls[call_id] = call = _Call(self, call_id, method)
+        if self._tracer is not None and (message.trace or not method.is_report):
+            call.end_span = self._tracer(name, message.trace)
         try:
             answer = serve(method.decode_request(message.body))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
-            self._pop(call_id)
+            self._pop(call_id, error)
             self._refuse(call_id, _rejection(error, name))
             return
         self._wait_for(call, answer, message.timeout_ms)
@@ -256,7 +263,7 @@ class ServerSession:
         """Send the answer to a call, if it is still waited for."""
         is_cancelled = answer.cancelled()
         error = None if is_cancelled else answer.exception()
-        if self._pop(call.call_id) is None:
+        if self._pop(call.call_id, error) is None:
             return
         if is_cancelled:
             self._refuse(call.call_id, _stopped(call.method.name))
@@ -267,19 +274,21 @@ class ServerSession:
             self._send(f.Answer(call.call_id, _NOTHING if value is None else encode_body(value)))
 
     def _too_late(self, call_id: int, seconds: float) -> None:
-        call = self._pop(call_id)
+        call = self._pop(call_id, TimeoutError())
         if call is not None:
             self._take_back(call)
             self._refuse(call_id, _too_late(call.method.name, seconds))
 
     def _forget(self, call_id: int) -> None:
-        call = self._pop(call_id)
+        call = self._pop(call_id, asyncio.CancelledError())
         if call is not None:
             self._take_back(call)
 
-    def _pop(self, call_id: int) -> _Call | None:
+    def _pop(self, call_id: int, error: BaseException | None = None) -> _Call | None:
         call = self._calls.pop(call_id, None)
         if call is not None:
+            if call.end_span is not None:
+                call.end_span(error)
             if call.method.is_report:
                 self._reports_count -= 1
             if call.deadline is not None:

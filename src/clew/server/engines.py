@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from clew.embedded import EmbeddedConnection, connect_embedded
+from clew.joining import is_in_use
 from clew.ports.store import Store
 from clew.ports.telemetry import Telemetry
 from clew.server.settings import SettingsError
+from clew.service.errors import RPCError
 from clew.stores import is_shared, name_of
 
 _FORMS: Final = (
@@ -37,8 +41,23 @@ async def open_engine(store: str, wrap_store: Callable[[Store], Store], telemetr
     if is_shared(store):
         return await connect_embedded(store, wrap_store=wrap_store, telemetry=telemetry)
     if store.startswith("sqlite:") and (path := _sqlite_path(store)):
-        return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True, telemetry=telemetry)
+        try:
+            return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True, telemetry=telemetry)
+        except RPCError as error:
+            if is_in_use(error):
+                raise _with_way_out(error, store) from error
+            raise
     raise SettingsError(f"{name_of(store)!r} names no store that a server can run on; {_FORMS}.")
+
+
+def _with_way_out(error: RPCError, store: str) -> RPCError:
+    """The same refusal, for whoever does not know that he has another owner."""
+    message = (
+        f"{error.message}. A program that uses the file joins its owner, and becomes the owner itself when that one "
+        "ends: then the runs go on in it. To have a server own them, stop that program, start the server, and start "
+        f"the program again, which then joins it. Until then commands with --store {store} reach the runs there"
+    )
+    return RPCError(msgspec.structs.replace(error.rejection, message=message))
 
 
 def _sqlite_path(store: str) -> str:

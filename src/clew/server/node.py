@@ -32,6 +32,7 @@ from clew.server.metrics.service import metered
 from clew.server.metrics.store import metered_store
 from clew.server.settings import ServerSettings, SettingsError
 from clew.server.streams import Streams
+from clew.server.tracing import link_tracer
 from clew.service import operations as o
 from clew.service.contract import Service
 from clew.service.errors import RPCError
@@ -78,6 +79,7 @@ class Node:
             now_ns=self._connection.now_ns,
             limits=self._connection.limits,
             admit=front.admission(self._cut_sessions),
+            tracer=link_tracer(),
         )
         self._metrics.add_probe(self._look)
         app = create_app(

@@ -50,7 +50,8 @@ def worker_failure(error: BaseException, what: str) -> Failure:
 
 
 def log_failed_task(task: WorkflowTask, failure: Failure | None, cause: WorkflowTaskFailedCause) -> None:
-    """One line, with the stack, for each task that fails."""
+    """One line for each task that fails; with the stack at the first attempt, which the others would only repeat."""
+    shows_stack = failure is not None and failure.stack_trace and task.attempt <= 1
     _log.warning(
         "workflow.task_failed workflow_type=%s workflow_id=%s run_id=%s attempt=%d cause=%s: %s%s",
         task.workflow_type,
@@ -59,7 +60,7 @@ def log_failed_task(task: WorkflowTask, failure: Failure | None, cause: Workflow
         task.attempt,
         cause.value,
         _told(failure) if failure is not None else "no failure given",
-        f"\n{failure.stack_trace}" if failure is not None and failure.stack_trace else "",
+        f"\n{failure.stack_trace}" if failure is not None and shows_stack else "",
     )
 
 

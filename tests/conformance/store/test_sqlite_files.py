@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -310,6 +311,31 @@ def _make_writable(path: str) -> None:
         subprocess.run(["chattr", "-i", path], capture_output=True, check=False)
     os.chmod(os.path.dirname(path), 0o755)
     os.chmod(path, 0o644)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o600), (0o277, 0o400)], ids=["usual", "strict"])
+async def test_a_new_file_is_for_its_owner_alone(path: str, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        store = await open_store(path)
+        found = {name: stat.S_IMODE(os.stat(os.path.join(os.path.dirname(path), name)).st_mode)
+                 for name in os.listdir(os.path.dirname(path))}  # fmt: skip
+    finally:
+        os.umask(before)
+    await store.close()
+    assert len(found) >= 3, "the file, its log and the owner's"
+    assert set(found.values()) == {mode}, found
+
+
+async def test_a_file_keeps_the_mode_that_its_owner_gave_it(path: str) -> None:
+    await open_and_close(path)
+    os.chmod(path, 0o640)
+    store = await open_store(path)
+    try:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
+        assert stat.S_IMODE(os.stat(f"{path}-wal").st_mode) == 0o640
+    finally:
+        await store.close()
 
 
 async def test_a_read_only_file_is_said_to_be_one(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,16 @@ def test_a_bad_query_is_refused_before_anything_starts(cli: Cli, query: str) -> 
     cli.start("claim-1")
     assert cli("workflow", "terminate", "--query", query, "--yes") == 2
     assert cli.json("workflow", "count")["groups"] == {"Running": 1}
+
+
+def test_what_is_wrong_with_a_query_is_told_by_its_own_positions(cli: Cli) -> None:
+    cli.start("claim-1")
+    query = "WorkflowType = 'Claim' AND Nope @ 1"
+    assert cli("workflow", "list", "--query", query) == 2
+    told = re.search(r"at character (\d+)", cli.err)
+    assert told is not None
+    assert cli("workflow", "terminate", "--query", query, "--yes") == 2
+    assert told[0] in cli.err
 
 
 def test_an_unknown_namespace_names_those_there_are(cli: Cli) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from clew.model.commands import CompleteWorkflowExecution, StartTimer
 from clew.model.events import WorkflowExecutionSignaled, WorkflowTaskFailedCause
+from clew.model.failure import ApplicationInfo, Failure
 from clew.model.inputs import CompleteWorkflowTaskRequest, FailWorkflowTaskRequest, QueryResult
 from clew.model.rejection import RejectionCode
 from clew.replay import ActivationResult
@@ -227,6 +228,20 @@ async def test_a_failed_task_is_reported_and_the_run_dropped(bench: Bench, caplo
     lines = [record.getMessage() for record in caplog.records if "task_failed" in record.getMessage()]
     assert len(lines) == 1
     assert "run_id=run-1" in lines[0]
+
+
+async def test_the_stack_of_a_failed_task_is_told_at_its_first_attempt(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = Failure(message="no", stack_trace="  File claims.py, line 7", info=ApplicationInfo(type="KeyError"))
+    bench.machines.answer = lambda task: FailWorkflowTaskRequest(
+        token=task.token, cause=WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, failure=failure
+    )
+    for attempt in (1, 2, 3):
+        await bench.offer_and_wait(workflow_task(events=events(1, 3), attempt=attempt))
+    lines = [record.getMessage() for record in caplog.records if "task_failed" in record.getMessage()]
+    assert ["claims.py" in line for line in lines] == [True, False, False]
+    assert all("KeyError: no" in line for line in lines)
 
 
 async def test_an_error_of_the_machine_itself_fails_the_task(bench: Bench) -> None:

@@ -112,9 +112,19 @@ def connect_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
     return connection
 
 
+def _make_private(path: str) -> None:
+    """Make the file, if there is none, readable by its owner alone; SQLite gives its side files the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+    except OSError:
+        """It is there, or cannot be made: SQLite, which opens it next, says why in its own words."""
+
+
 def _connect(path: str, *, busy_timeout_ms: int, mode: str) -> sqlite3.Connection:
     if mode == "ro" and not os.path.exists(path):
         raise StoreError(f"the store {path} does not exist. Check the path, or start the program that creates it")
+    if mode == "rwc" and path != MEMORY:
+        _make_private(path)
     target = path if path == MEMORY else f"file:{quote(path)}?mode={mode}"
     try:
         connection = sqlite3.connect(

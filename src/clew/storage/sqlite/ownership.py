@@ -112,7 +112,7 @@ def acquire(path: str) -> Ownership:
 
 def _open_side_file(path: str) -> int:
     try:
-        return os.open(owner_path(path), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        return os.open(owner_path(path), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     except FileNotFoundError as error:
         raise StoreError(
             f"the store {path} cannot be opened: its directory {os.path.dirname(path)} does not exist. Create the "
