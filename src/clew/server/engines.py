@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from clew.embedded import EmbeddedConnection, connect_embedded
-from clew.joining import is_in_use
 from clew.ports.store import Store
 from clew.ports.telemetry import Telemetry
 from clew.server.settings import SettingsError
@@ -44,7 +43,7 @@ async def open_engine(store: str, wrap_store: Callable[[Store], Store], telemetr
         try:
             return await connect_embedded(path, wrap_store=wrap_store, is_joinable=True, telemetry=telemetry)
         except RPCError as error:
-            if is_in_use(error):
+            if error.rejection.details.get("reason") == "StoreInUse":
                 raise _with_way_out(error, store) from error
             raise
     raise SettingsError(f"{name_of(store)!r} names no store that a server can run on; {_FORMS}.")
