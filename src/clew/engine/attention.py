@@ -7,6 +7,8 @@ How it works: every run stores the next instant at which it needs the engine, in
 within the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry
 may be out of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half
 horizon the store is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
+A run that turns out, when looked at, to be parked leaves memory; what is armed for one that left is no reason to read
+it again.
 
 In a fleet a node asks for the runs of its own shards, and every lease time, so that a deadline is found whatever became
 of the node that set it. One that is due before the owner of its shard has looked is armed by the node that set it.
@@ -39,6 +41,9 @@ SCAN_SPACING: Final = timedelta(milliseconds=250)
 RETRY_DELAY: Final = timedelta(seconds=1)
 """After a failed load or commit, the run is looked at again this much later."""
 
+PARKED_FROM: Final = timedelta(seconds=5)
+"""A run that needs nothing for so long is dropped from memory when it is looked at."""
+
 DUE_AT_ONCE_MAX: Final = 500
 """Runs woken in one turn of the loop, so that a herd of timers does not block everything else."""
 
@@ -68,6 +73,8 @@ class Attention:
         self._heap: list[tuple[datetime, int, int]] = []
         self._over: set[int] = set()
         """Closed runs that still have an entry in the heap."""
+        self._stale: dict[int, datetime] = {}
+        """Runs that left memory with this instant armed, at which nothing will be due."""
         self._horizon_end = datetime.min.replace(tzinfo=UTC) + HORIZON
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
@@ -111,6 +118,15 @@ class Attention:
         """The run is closed: what is armed for it wakes nobody."""
         if entry.armed_at is not None:
             self._over.add(entry.run_key)
+
+    def release(self, entry: RunEntry) -> None:
+        """The run has left memory, as nobody needs it: only what will really be due stays armed."""
+        armed, due = entry.armed_at, entry.state.next_attention()
+        if armed is None or (due is not None and due <= armed):
+            return
+        self._stale[entry.run_key] = armed
+        if due is not None and due <= self._horizon_end:
+            self._push(due, entry.run_key, entry.shard)
 
     def arm_again_later(self, shard: int, run_key: int) -> None:
         """Something went wrong with this run: look again soon."""
@@ -170,6 +186,9 @@ class Attention:
             if run_key in self._over:
                 self._over.discard(run_key)
                 continue
+            if self._stale and self._stale.get(run_key) == when:
+                del self._stale[run_key]
+                continue
             count += 1
             entry = self._cache.get(run_key)
             if entry is None:
@@ -187,6 +206,8 @@ class Attention:
             self._telemetry.deadline_was_due(now - due)
             self._wake(entry)
         self.arm(entry)
+        if (due is None or due > now + PARKED_FROM) and not (entry.is_needed or entry.is_discarded):
+            self._cache.drop_unneeded(entry)
 
     async def _load_and_look(self, shard: int, run_key: int, when: datetime) -> None:
         try:

@@ -135,7 +135,9 @@ class Engine:
         self._is_open = False
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
         self._ids: Ids = IdBlocks(store) if self._fleet is None else self._fleet.ids
-        self._cache = RunCache(store, on_stale=self._discarded)
+        self._cache = RunCache(
+            store, on_stale=self._discarded, on_unneeded=lambda entry: self._attention.release(entry)
+        )
         self._waiters = HistoryWaiters()
         self._locator = Locator(
             store,

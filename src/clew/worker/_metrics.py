@@ -33,7 +33,7 @@ _COUNTERS: Final = {
     "local_activity_execution_failed": "attempts of local activities that failed",
     "sticky_cache_hit": "workflow tasks of runs that were cached",
     "sticky_cache_miss": "workflow tasks of runs that were not cached, or stood elsewhere",
-    "sticky_cache_total_forced_eviction": "runs that left the cache for want of room",
+    "sticky_cache_total_forced_eviction": "runs that left the cache for want of room, or because nothing came for them",
 }
 _LATENCIES: Final = {
     "workflow_endtoend_latency": "from the start of a run to its end",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 import traceback
 from collections import deque
@@ -36,6 +37,7 @@ from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, Wor
 from clew.worker._answers import Answers
 from clew.worker._blame import blocked_failure, worker_failure
 from clew.worker._histories import fetch_events
+from clew.worker._idle import IdleRuns, falls_asleep
 from clew.worker._inbox import Inbox
 from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._metrics import WorkerMetrics, started_at
@@ -116,6 +118,7 @@ class WorkflowTasks:
         self._settle_slot: Callable[[], None] = _no_slot
         self._codec = codec
         self._runs: dict[str, CachedRun] = {}
+        self._idle = IdleRuns(loop, self._runs, may_drop=_is_idle, drop=self._let_go)
         self._finished: Inbox[Turn] = Inbox(post, self._take_finished, on_error)
         self._threads = TurnThreads(
             loop,
@@ -201,6 +204,7 @@ class WorkflowTasks:
 
     def _route_uncached(self, task: WorkflowTask) -> None:
         run = CachedRun(task.token.run_id, task.workflow_type)
+        run.began_at = self._loop.time()
         self._runs[run.run_id] = run
         if task.is_partial:
             # The run is there from now on, so that what comes while the history is fetched waits behind it.
@@ -457,6 +461,8 @@ class WorkflowTasks:
         if self._metrics is not None:
             self._measure_answer(run, task, completion)
         keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or _has_locals(run))
+        if keeps and falls_asleep(completion.commands, run.position) and not _has_locals(run):
+            keeps = False
         if not keeps:
             self._drop(run)
         completion = self._machines.sign(completion, is_sticky=keeps)
@@ -538,13 +544,15 @@ class WorkflowTasks:
 
     def _trim(self) -> None:
         excess = len(self._runs) - self._cached_runs_max
-        if excess <= 0:
-            return
-        idle = [run for run in self._runs.values() if run.turn is None and run.task is None and not _has_locals(run)]
-        for run in idle[:excess]:
-            if self._metrics is not None:
-                self._metrics.count("sticky_cache_total_forced_eviction")
-            self._drop(run)
+        if excess > 0:
+            for run in list(itertools.islice(filter(_is_idle, self._runs.values()), excess)):
+                self._let_go(run)
+        self._idle.watch()
+
+    def _let_go(self, run: CachedRun) -> None:
+        if self._metrics is not None:
+            self._metrics.count("sticky_cache_total_forced_eviction")
+        self._drop(run)
 
     def _drop(self, run: CachedRun) -> None:
         """Forget a run; its machine is evicted when it has no turn (any more)."""
@@ -580,6 +588,7 @@ class WorkflowTasks:
     async def close(self, timeout: float) -> None:
         """Evict every run and end the threads; bounded by `timeout` seconds."""
         self._threads.stop_lending()
+        self._idle.close()
         for run in list(self._runs.values()):
             self._drop(run)
         for side_task in list(self._side_tasks):
@@ -590,6 +599,11 @@ class WorkflowTasks:
 
 def _no_slot() -> None:
     """Before the first task there is no slot to give back."""
+
+
+def _is_idle(run: CachedRun) -> bool:
+    """Whether nothing of the run is under way here, so that it may be dropped."""
+    return run.turn is None and run.task is None and not _has_locals(run)
 
 
 def _has_locals(run: CachedRun) -> bool:

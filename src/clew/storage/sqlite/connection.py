@@ -20,8 +20,11 @@ from clew.storage.sqlite.errors import to_store_error
 
 MEMORY: Final = ":memory:"
 PAGE_SIZE_BYTES: Final = 4096
-WRITER_CACHE_KIB: Final = 64 * 1024
-READER_CACHE_KIB: Final = 16 * 1024
+WRITER_CACHE_KIB: Final = 4 * 1024
+READER_CACHE_KIB: Final = 2 * 1024
+"""What is written is recent, and what is not at hand here is in the system's cache, a microsecond away: larger caches
+made nothing faster, and filled with the pages of parked runs."""
+
 WAL_CHECKPOINT_PAGES: Final = 1_000
 """The write-ahead log is copied into the file whenever it has grown by this much; SQLite's own default."""
 
