@@ -1,6 +1,7 @@
-"""A node in a process of its own, for measuring over the link: ``python -m benchmarks.node STORE``.
+"""A node in a process of its own, for measuring over the link: ``python -m benchmarks.node STORE [PORT]``.
 
-Owns: one node as ``clew server start`` runs it, on a free port of loopback, which it prints. Never: measures.
+Owns: one node as ``clew server start`` runs it, on that port or a free one of loopback, which it prints.
+Never: measures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from clew.server.settings import load_settings
 
 def main() -> None:
     """Serve until the standard input ends."""
-    settings = load_settings(flags={"store": sys.argv[1], "port": 0, "log_level": "warning"})
+    port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    settings = load_settings(flags={"store": sys.argv[1], "port": port, "log_level": "warning"})
     set_up_logging(settings)
     asyncio.run(run_node(settings, on_started))
 

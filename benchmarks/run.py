@@ -26,6 +26,7 @@ from typing import Final
 
 from benchmarks import workloads
 from benchmarks.floor import FloorFigures, measure
+from benchmarks.killed import killed_among_sleepers
 from benchmarks.workflows import LocalSequence
 from tests.postgres.server import running
 
@@ -37,7 +38,10 @@ def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "names", nargs="*", metavar="W", help="workloads (W1 W2 W1-local W2-local W3 W6 W7 R); all when none is named"
+        "names",
+        nargs="*",
+        metavar="W",
+        help=f"workloads ({' '.join(_TITLES)}); all when none is named",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     parser.add_argument("--runs", type=int, help=f"runs of each; {RUNS_COUNT}, or {QUICK_RUNS_COUNT} when quick")
@@ -77,8 +81,11 @@ def _workloads(is_quick: bool) -> dict[str, workloads.Workload]:
         "W1-LOCAL": partial(workloads.sequential_steps, 100 if is_quick else 500, LocalSequence),
         "W2-LOCAL": partial(workloads.many_workflows, 500 if is_quick else 2_000, 3, LocalSequence),
         "W3": partial(workloads.fan_out, 300 if is_quick else 1_000),
+        "W4": partial(workloads.sleepers, 2_000 if is_quick else 10_000),
+        "W5": partial(killed_among_sleepers, 200 if is_quick else 1_000),
         "W6": partial(workloads.resume, 200 if is_quick else 1_000),
         "W7": partial(workloads.echo, 100 if is_quick else 300),
+        "W7-UPDATE": partial(workloads.updates, 100 if is_quick else 300),
         "R": partial(workloads.replay, 200 if is_quick else 833),
     }
 
@@ -89,8 +96,11 @@ _TITLES: Final = {
     "W1-LOCAL": "one workflow, local steps in sequence",
     "W2-LOCAL": "workflows of three local steps, 200 in flight",
     "W3": "one workflow, activities at once",
+    "W4": "workflows asleep for an hour",
+    "W5": "engine and worker killed among sleepers, and started again",
     "W6": "a workflow with finished steps, resumed by a new worker",
     "W7": "signal to a waiting workflow and answer by query",
+    "W7-UPDATE": "update of a waiting workflow, answered",
     "R": "a history replayed",
 }
 

@@ -103,4 +103,35 @@ class Echo:
         return self._count
 
 
-ALL: Final = [Sequence, LocalSequence, FanOut, Resumed, Echo]
+@workflow.defn
+class Asked:
+    """Answers updates until it is told to stop."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: self._is_over)
+
+    @workflow.update
+    async def ask(self, number: int) -> int:
+        """Give back what was given."""
+        return number
+
+    @workflow.signal
+    def stop(self) -> None:
+        """End the run."""
+        self._is_over = True
+
+
+@workflow.defn
+class Sleeper:
+    """Sleeps for an hour."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.sleep(timedelta(hours=1))
+
+
+ALL: Final = [Sequence, LocalSequence, FanOut, Resumed, Echo, Asked, Sleeper]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import itertools
 import os
 import subprocess
@@ -21,13 +22,33 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.workflows import ALL, Echo, FanOut, LocalSequence, Resumed, Sequence, no_op, step_times
+from benchmarks.peers.gauge import memory_mb, parked_figures, round_trip_figures
+from benchmarks.workflows import (
+    ALL,
+    Asked,
+    Echo,
+    FanOut,
+    LocalSequence,
+    Resumed,
+    Sequence,
+    Sleeper,
+    no_op,
+    step_times,
+)
 from clew.client import Client
 from clew.worker import Replayer, Worker
 from tests.postgres.server import PostgresServer
 
 QUEUE: Final = "bench"
 IN_FLIGHT: Final = 200
+
+WARM_UP_RUNS: Final = 1_000
+"""Workflows that have run before memory is looked at."""
+
+SETTLE_SECONDS: Final = 15.0
+"""After the last start: longer than the deadline of a workflow task, at which a parked run leaves memory."""
+
+IDLE_SECONDS: Final = 10.0
 
 Figures = dict[str, float]
 """Name with unit → value."""
@@ -50,12 +71,19 @@ def cpu_seconds() -> float:
 database_server: list[PostgresServer] = []
 """The PostgreSQL server that engines use, each a schema of its own; none means a new SQLite file for each."""
 
+store_in_use: list[str] = []
+"""The address of a store that is there already, for those who measure on one; none means a new one for each engine."""
+
 _schemas = itertools.count(1)
 
 
 @asynccontextmanager
 async def engine() -> AsyncIterator[Client]:
     """A client of a new engine."""
+    if store_in_use:
+        async with client_of(store_in_use[0]) as client:
+            yield client
+        return
     if database_server:
         async with client_of(f"{database_server[0].dsn}?schema=bench_{next(_schemas)}") as client:
             yield client
@@ -155,7 +183,7 @@ async def resume(count: int = 1_000) -> Figures:
         async with worker(client):
             step_times.clear()
             handle = await client.start_workflow(Resumed.run, count, id="measured", task_queue=QUEUE)
-            await _until(lambda: len(step_times) >= count)
+            await until(lambda: answer_of(len(step_times) >= count))
         await handle.signal(Resumed.go_on)
         step_times.clear()
         cpu, clock = cpu_seconds(), time.perf_counter()
@@ -189,6 +217,54 @@ async def echo(count: int = 300) -> Figures:
     }
 
 
+async def updates(count: int = 300) -> Figures:
+    """W7-update: an update of a waiting workflow, and its result."""
+    async with engine() as client, worker(client):
+        handle = await client.start_workflow(Asked.run, id="measured", task_queue=QUEUE)
+        await handle.execute_update(Asked.ask, 0)
+        seconds: list[float] = []
+        cpu = cpu_seconds()
+        for number in range(1, count + 1):
+            clock = time.perf_counter()
+            answer = await handle.execute_update(Asked.ask, number)
+            seconds.append(time.perf_counter() - clock)
+            assert answer == number, f"asked {number}, got {answer}"
+        figures = round_trip_figures(seconds, cpu_seconds() - cpu)
+        await handle.signal(Asked.stop)
+        await handle.result()
+    return figures
+
+
+async def sleepers(count: int = 10_000) -> Figures:
+    """W4: `count` workflows that sleep for an hour, 200 being started at once.
+
+    Memory is what they add to a process that has already run as many workflows at once as are started here at once.
+    """
+    async with engine() as client, worker(client):
+        gate = asyncio.Semaphore(IN_FLIGHT)
+
+        async def start(number: int) -> None:
+            async with gate:
+                await client.start_workflow(Sleeper.run, id=f"s-{number}", task_queue=QUEUE)
+
+        async def run(number: int) -> None:
+            async with gate:
+                await client.execute_workflow(Sequence.run, 3, id=f"w-{number}", task_queue=QUEUE)
+
+        await asyncio.gather(*(run(number) for number in range(WARM_UP_RUNS)))
+        gc.collect()
+        pids = [shape["node"] or os.getpid()]
+        memory, clock = memory_mb(pids), time.perf_counter()
+        await asyncio.gather(*(start(number) for number in range(count)))
+        seconds = time.perf_counter() - clock
+        await asyncio.sleep(SETTLE_SECONDS)
+        gc.collect()
+        after, cpu = memory_mb(pids), cpu_seconds()
+        await asyncio.sleep(IDLE_SECONDS)
+        idle = (cpu_seconds() - cpu) / IDLE_SECONDS
+    return parked_figures(count, seconds, memory, after, idle)
+
+
 async def replay(steps_count: int = 833) -> Figures:
     """R: the history of `steps_count` steps in sequence, replayed with and without the determinism guard."""
     async with engine() as client, worker(client):
@@ -213,12 +289,18 @@ async def replay(steps_count: int = 833) -> Figures:
     }
 
 
-async def _until(condition: Callable[[], bool], seconds_max: float = 120.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds_max: float = 120.0) -> None:
+    """Wait for a condition."""
     deadline = time.perf_counter() + seconds_max
-    while not condition():
+    while not await condition():
         if time.perf_counter() > deadline:
             raise TimeoutError(f"not reached within {seconds_max} s")
         await asyncio.sleep(0.005)
+
+
+async def answer_of(value: bool) -> bool:
+    """The value, for `until`."""
+    return value
 
 
 Workload = Callable[[], Awaitable[Figures]]

@@ -210,4 +210,3 @@ def version_of(peer: Peer) -> str:
     code = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
     done = subprocess.run([str(peer.python), "-c", code, *names], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "version unknown"
-

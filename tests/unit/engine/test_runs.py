@@ -12,7 +12,7 @@ import pytest
 
 from clew.core.codec import encode_state
 from clew.core.decisions import decide_start
-from clew.engine.runs import RunCache, RunEntry, entry_of
+from clew.engine.runs import DROP_EVERY, ENTRIES_MAX, RunCache, RunEntry, entry_of
 from clew.model.inputs import StartWorkflowRequest
 from clew.model.policies import WorkflowExecutionStatus
 from clew.model.rejection import Rejection
@@ -95,3 +95,59 @@ async def test_an_undisturbed_read_is_adopted_at_once() -> None:
     assert found is not None
     assert cache.get(RUN_KEY) is found
     assert await cache.fetch(read) is found, "the one in memory wins"
+
+
+def waiting_entry(run_key: int) -> RunEntry:
+    """A run whose first task waits in a queued row."""
+    entry = entry_of(msgspec.structs.replace(open_row(), run_key=run_key))
+    entry.state.workflow_id = f"w-{run_key}"
+    return entry
+
+
+def started(entry: RunEntry) -> None:
+    task = entry.state.workflow_task
+    assert task is not None
+    task.started_event_id = 3
+
+
+def left_to_a_session(entry: RunEntry) -> None:
+    task = entry.state.workflow_task
+    assert task is not None
+    task.sticky_session = "s"
+
+
+def asked(entry: RunEntry) -> None:
+    query: Any = None
+    entry.queries.append(query)
+
+
+def submitted(entry: RunEntry) -> None:
+    entry.submitted_count += 1
+
+
+def awaited(entry: RunEntry) -> None:
+    entry.update_waiters["u"] = []
+
+
+@pytest.mark.parametrize("use", [started, left_to_a_session, asked, submitted, awaited])
+def test_a_run_is_needed_while_memory_holds_what_the_store_does_not(use: Callable[[RunEntry], None]) -> None:
+    entry = waiting_entry(1)
+    assert not entry.is_needed, "a task in a queued row is loaded by whoever claims it"
+    use(entry)
+    assert entry.is_needed
+
+
+async def test_a_crowd_of_runs_that_nobody_needs_leaves_memory() -> None:
+    store: Any = None
+    dropped: list[RunEntry] = []
+    cache = RunCache(store, on_unneeded=dropped.append)
+    busy = [waiting_entry(number) for number in range(1, 11)]
+    for entry in busy:
+        started(entry)
+        cache.add(entry)
+    for number in range(11, 20 * ENTRIES_MAX):
+        cache.add(waiting_entry(number))
+    assert len(cache) <= ENTRIES_MAX + 2 * DROP_EVERY, "memory does not grow with a backlog"
+    assert all(cache.get(entry.run_key) is entry for entry in busy)
+    assert all(entry.is_discarded for entry in dropped)
+    assert len(dropped) + len(cache) == 20 * ENTRIES_MAX - 1
