@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,12 +46,12 @@ class Rounds:
     """See the module docstring.
 
     Args:
-        client: Of the nodes.
+        clients: Of the nodes; rounds go by them in turn.
         ledger: The file that the workers write their effects to.
     """
 
-    def __init__(self, client: Client, ledger: Path) -> None:
-        self.client = client
+    def __init__(self, clients: Sequence[Client], ledger: Path) -> None:
+        self.clients = clients
         self.ledger = ledger
         self.names: list[str] = []
         self.sent: Counter[tuple[str, object]] = Counter()
@@ -65,23 +65,26 @@ class Rounds:
         Raises:
             AssertionError: A result is not what it should be, or it took too long.
         """
+        client = self.clients[len(self.names) % len(self.clients)]
         self.names.append(name)
         try:
             async with asyncio.timeout(SECONDS_MAX):
-                await asyncio.gather(self._see_mixed(f"mixed-{name}"), self._see_held(f"held-{name}"))
+                await asyncio.gather(self._see_mixed(client, f"mixed-{name}"), self._see_held(client, f"held-{name}"))
         except TimeoutError:
             raise AssertionError(f"round {name} took more than {SECONDS_MAX:g} s: {await self._open(name)}") from None
 
     async def _open(self, name: str) -> str:
         """What the open runs of a round wait for."""
         found: list[str] = []
-        async for run in self.client.list_workflows("ExecutionStatus = 'Running'"):
+        client = self.clients[-1]
+        async for run in client.list_workflows("ExecutionStatus = 'Running'"):
             if run.id.split("-")[1] == name:
-                found.append(f"{run.id}: {await self.client.get_workflow_handle(run.id).describe()}")
+                described = await client.get_workflow_handle(run.id).describe()
+                found.append(f"{run.id} waits for {', '.join(described.waiting_for)}")
         return "; ".join(found) or "no run of it is open"
 
-    async def _see_mixed(self, workflow_id: str) -> None:
-        handle = await self._start(Mixed.run, workflow_id)
+    async def _see_mixed(self, client: Client, workflow_id: str) -> None:
+        handle = await self._start(client, Mixed.run, workflow_id)
         await self._signal(handle, SIGNALS[0])
         answer = await insist(lambda: handle.execute_update(Mixed.add, 5, id=f"{workflow_id}-add"))
         assert answer == 6, answer
@@ -90,8 +93,8 @@ class Rounds:
         result = await insist(handle.result)
         assert result == RESULT, f"{workflow_id} came to {result}"
 
-    async def _see_held(self, workflow_id: str) -> None:
-        handle = await self._start(Held.run, workflow_id)
+    async def _see_held(self, client: Client, workflow_id: str) -> None:
+        handle = await self._start(client, Held.run, workflow_id)
         self.sent[workflow_id, "cancel"] += 1
         await insist(handle.cancel)
         self.acknowledged.add((workflow_id, "cancel"))
@@ -99,14 +102,14 @@ class Rounds:
             await insist(handle.result)
         assert isinstance(failed.value.cause, CancelledError), failed.value.cause
 
-    async def _start(self, run: Any, workflow_id: str) -> WorkflowHandle[Any, Any]:
+    async def _start(self, client: Client, run: Any, workflow_id: str) -> WorkflowHandle[Any, Any]:
         async def start() -> WorkflowHandle[Any, Any]:
             try:
-                return await self.client.start_workflow(
+                return await client.start_workflow(
                     run, id=workflow_id, task_queue=QUEUE, id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE
                 )
             except WorkflowAlreadyStartedError:
-                return self.client.get_workflow_handle_for(run, workflow_id)
+                return client.get_workflow_handle_for(run, workflow_id)
 
         handle = await insist(start)
         self.acknowledged.add((workflow_id, "start"))

@@ -5,13 +5,14 @@ then has everything checked. Never: how a node is made to die there (it is given
 
 How it works: the n-th commit of a node is counted from its start, so the first points fall into its recovery of what
 its last life left half done, and later ones into all that the rounds ask for. A round is begun with each life and every
-half second, so that there is always something to commit.
+while, so that there is always something to commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,10 +21,10 @@ from typing import NamedTuple
 from tests.crash.nodes import Node
 from tests.crash.rounds import SECONDS_MAX, Rounds
 
-_ROUNDS_WIDTH = 12
+_ROUNDS_WIDTH = 6
 """Rounds under way at a time, at most."""
 
-_ROUND_SECONDS = 0.5
+_ROUND_SECONDS = 0.7
 """A node that lives on gets a further round after so long."""
 
 
@@ -35,13 +36,17 @@ class Point(NamedTuple):
 
 
 def spread(ways: Sequence[str], last: int, count: int) -> list[Point]:
-    """So many points: every way in turn, at commits from 1 to `last`, evenly.
+    """So many points: every way in turn, at commits from 1 to `last`, evenly; all of them when `count` is as large.
 
-    All `last * len(ways)` of them when `count` is as large.
+    Early and late ones are mixed, so that short lives do not follow on each other only.
     """
     if count >= last * len(ways):
-        return [Point(at, how) for at in range(1, last + 1) for how in ways]
-    return [Point(1 + number * (last - 1) // max(count - 1, 1), ways[number % len(ways)]) for number in range(count)]
+        points = [Point(at, how) for at in range(1, last + 1) for how in ways]
+    else:
+        step = (last - 1) / max(count - 1, 1)
+        points = [Point(1 + int(number * step), ways[number % len(ways)]) for number in range(count)]
+    random.Random(1).shuffle(points)
+    return points
 
 
 class Sweep:

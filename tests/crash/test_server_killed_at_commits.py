@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.e2e,
 ]
 
-KILLS = int(os.environ.get("CLEW_COMMIT_KILLS", "10"))
+KILLS = int(os.environ.get("CLEW_COMMIT_KILLS", "8"))
 LAST_COMMIT = int(os.environ.get("CLEW_COMMIT_LAST", "40"))
 KILL_SECONDS = 6
 """Allowed for each kill on a busy machine."""
@@ -45,7 +45,7 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
         await worker.start("ready")
         client = await Client.connect(address)
         stack.push_async_callback(client.close)
-        rounds = Rounds(client, ledger)
+        rounds = Rounds([client], ledger)
         await rounds.see_through("peace")
         server.kill()
         await server.wait_killed()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clew.engine.recovery import ORPHAN_SECONDS
 from clew.model.commands import (
     CompleteWorkflowExecution,
     RequestCancelActivityTask,
@@ -339,3 +340,30 @@ async def test_a_namespace_made_at_one_node_can_be_used_at_all(shop: FleetShop) 
     )
     await soon(c.engine.start_workflow(start_it))
     await worker.complete(await worker.workflow_task(), CompleteWorkflowExecution())
+
+
+async def test_what_a_worker_of_a_dead_node_never_got_is_given_out_as_soon_as_it_comes_back(shop: FleetShop) -> None:
+    """Whichever node sees to the run: the one that the worker came to tells the others."""
+    a, b, c = shop.nodes
+    count = 8
+    worker = await shop.worker(c, is_remote=True, credits=count)
+    for number in range(count):
+        await start(a, f"w{number}")
+    for _ in range(count):
+        await worker.complete(await worker.workflow_task(), activity())
+    attempts = [await worker.activity_task() for _ in range(count)]
+    assert worker.session is not None
+    c.kill()
+    again = await shop.worker(
+        b,
+        is_remote=True,
+        credits=count,
+        held_attempts=(attempts[0].token,),
+        former_sessions=(worker.session.session_id,),
+    )
+    began = shop.clock.now()
+    await shop.until(lambda: again.activity_tasks.qsize() == count - 1, ticking=0.1, seconds=60)
+    assert shop.clock.now() - began < timedelta(seconds=ORPHAN_SECONDS)
+    await again.complete_activity(attempts[0])
+    given = {(await again.activity_task()).token.workflow_id for _ in range(count - 1)}
+    assert given == {f"w{number}" for number in range(count)} - {attempts[0].token.workflow_id}

@@ -66,7 +66,7 @@ from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
 from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
-from clew.engine.recovery import ORPHAN_SECONDS, Lost, LostSessions, recover, release_lost
+from clew.engine.recovery import CAME_BACK_SECONDS, ORPHAN_SECONDS, Lost, LostSessions, recover, release_lost
 from clew.engine.resets import Resets
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
@@ -133,6 +133,8 @@ class Engine:
         self._own_id = node_id or entropy.uuid7()
         self._loop = asyncio.get_running_loop()
         self._is_open = False
+        self._orphaned: set[str] = set()
+        """Sessions of workers behind links that an engine before this one had; their workers may come back."""
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
         self._ids: Ids = IdBlocks(store) if self._fleet is None else self._fleet.ids
         self._cache = RunCache(
@@ -358,26 +360,26 @@ class Engine:
 
     async def _recover(self) -> None:
         """Take up what the engine that had the store before had given to workers."""
-        orphaned: set[str] = set()
 
         def keeps_attempt(session_id: str) -> bool:
             if is_remote(session_id):
-                orphaned.add(session_id)
+                self._orphaned.add(session_id)
                 return True
             return False
 
         lost = Lost(lambda session_id: True, keeps_attempt)
         await recover(self._store, self._cache, self._funnel, limits_of=self._limits, lost=lost)
-        if orphaned:
+        if self._orphaned:
             until = self._clock.now() + timedelta(seconds=ORPHAN_SECONDS)
-            self._clock.call_at(until, lambda: self._give_up_orphans(orphaned))
+            self._clock.call_at(until, lambda: self._give_up_orphans(self._orphaned))
 
-    def _give_up_orphans(self, sessions: set[str]) -> None:
-        """What workers of a former engine have not come back with is given to others."""
+    def _give_up_orphans(self, sessions: set[str], namespace: str | None = None) -> None:
+        """What workers of a former engine have not come back with is given to others; of one namespace, or of all."""
         if self._is_open:
             for session_id in sessions:
                 for entry in self._cache.holders(session_id):
-                    self._release(entry, Lost(session_id.__eq__))
+                    if namespace in (None, entry.state.namespace):
+                        self._release(entry, Lost(session_id.__eq__))
 
     async def stop(self) -> None:
         """Refuse new calls, make everything accepted durable, and let go of the store."""
@@ -642,9 +644,28 @@ class Engine:
             self._check_open()
         session = self._matcher.attach(hello, sink)
         await self._peers.announce()
-        for token in hello.held_attempts:
-            self._funnel.spawn(self._adopt_attempt(token, session))
+        if hello.held_attempts or hello.former_sessions:
+            self._funnel.spawn(self._take_over(session))
         return session
+
+    async def _take_over(self, session: Session) -> None:
+        """What this worker has from another node goes on with this one; what it should have and has not, is lost."""
+        hello = session.hello
+        await asyncio.gather(*(self._adopt_attempt(token, session) for token in hello.held_attempts))
+        if hello.former_sessions:
+            at = self._clock.now() + timedelta(seconds=CAME_BACK_SECONDS)
+            self._clock.call_at(at, partial(self._give_up_former, session))
+
+    def _give_up_former(self, session: Session) -> None:
+        if not (self._is_open and session.is_attached):
+            return
+        namespace, former = session.hello.namespace, session.hello.former_sessions
+        if self._reactions is not None:
+            session.former_sessions = former
+            self._reactions.on_came_back(namespace, former)
+            self._peers.on_workers_changed()
+        else:
+            self._give_up_orphans(self._orphaned.intersection(former), namespace)
 
     async def _adopt_attempt(self, token: i.TaskToken, session: Session) -> None:
         """An attempt that this worker has from another node goes on with this one, or is told to stop."""

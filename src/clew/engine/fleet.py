@@ -226,6 +226,9 @@ class Fleet(Peers):
     def _learn_workers(self, node_id: str, workers: list[Attached]) -> None:
         """Workers that came just now may have missed rows that this node queued before it knew of them."""
         known = {worker.session_id for worker in self._workers.get(node_id, ())}
+        for worker in workers:
+            if worker.former_sessions:
+                self._parts().on_came_back(worker.hello.namespace, worker.former_sessions)
         self._workers[node_id] = workers
         since = self._loop.time() - self.lease.total_seconds()
         new = [worker for worker in workers if worker.session_id not in known]

@@ -58,6 +58,7 @@ class Session:
         "_matcher",
         "activity_credits",
         "early_sink",
+        "former_sessions",
         "has_granted",
         "hello",
         "is_attached",
@@ -86,6 +87,8 @@ class Session:
         self.is_attached = True
         self.is_polling = True
         self.is_suspended = False
+        self.former_sessions: tuple[str, ...] = ()
+        """Sessions that this worker had at nodes that are gone, once all that it still has of theirs is this one's."""
         self.version = hello.deployment_version if hello.uses_versioning else None
         """The version that is routed by; None for a worker without versioning."""
         self._matcher = matcher

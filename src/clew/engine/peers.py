@@ -28,6 +28,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     session_id: str
     hello: WorkerHello
+    former_sessions: tuple[str, ...] = ()
+    """Sessions that it had before; all that it still has of theirs is known."""
 
     @property
     def version(self) -> DeploymentVersion | None:

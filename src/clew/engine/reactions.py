@@ -129,10 +129,14 @@ class Reactions:
     def attached(self) -> list[Attached]:
         """The workers of this node that take tasks, for others to know."""
         return [
-            Attached(session_id=session.session_id, hello=session.hello)
+            Attached(session_id=session.session_id, hello=session.hello, former_sessions=session.former_sessions)
             for session in self._matcher.sessions()
             if session.session_id in session.queue.sessions
         ]
+
+    def on_came_back(self, namespace: str, session_ids: Iterable[str]) -> None:
+        """Workers have told what they still have of these sessions: the rest is lost, however recently they were."""
+        self._lost.came_back(namespace, session_ids)
 
     def on_joined(self, node_id: str, old_id: str) -> None:
         """This node has an id; if it had another before, what its sessions held under that is lost."""

@@ -12,7 +12,8 @@ made them, and need nothing.
 
 Workers behind a link outlive the node that they are attached to. They come to another one, or to the same one when it
 is back, and say which attempts at activities they still have; these go on. So for `ORPHAN_SECONDS` such attempts are
-not given to others, though the session that they were started in is gone.
+not given to others, though the session that they were started in is gone. A worker also names the sessions that it
+had: once it has said what it still has of theirs, the rest of it is lost, and nothing waits any longer.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ PAGE_ROWS: Final = 500
 
 ORPHAN_SECONDS: Final = 30.0
 """How long workers that outlive their node may take to come to another one, before what they run is given to others."""
+
+CAME_BACK_SECONDS: Final = 0.5
+"""After a worker has come back, before what it did not name is given to others: its reports that were under way when
+its node died come first."""
+
+CAME_BACK_MAX: Final = 10_000
+"""Sessions of workers that came back, remembered at most; what belongs to one that is forgotten waits for
+`ORPHAN_SECONDS`."""
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 """After a look that the store cut short."""
@@ -130,6 +139,8 @@ class LostSessions:
         """Nodes that are known to have no row; their ids never come back."""
         self._fresh: set[str] = set()
         """Those that are gone since a short while only: workers that outlived them may still come to another node."""
+        self._came_back: dict[tuple[str, str], None] = {}
+        """Namespaces and sessions whose workers have told what they still have of them."""
         self._is_running = False
         self._is_wanted = False
         self._is_closed = False
@@ -141,6 +152,15 @@ class LostSessions:
         if not self._is_running:
             self._is_running = True
             self._background.spawn(self._look_until_done())
+
+    def came_back(self, namespace: str, session_ids: Iterable[str]) -> None:
+        """Their workers are attached elsewhere, and have what they still had of them."""
+        new = [key for session_id in session_ids if (key := (namespace, session_id)) not in self._came_back]
+        if new:
+            self._came_back.update(dict.fromkeys(new))
+            while len(self._came_back) > CAME_BACK_MAX:
+                del self._came_back[next(iter(self._came_back))]
+            self.look_soon()
 
     async def close(self) -> None:
         """Look no more."""
@@ -208,8 +228,12 @@ class LostSessions:
             return not self._is_attached(session_id)
         return node_id in self._gone
 
-    def _is_orphan(self, session_id: str) -> bool:
-        return is_remote(session_id) and node_of(session_id) in self._fresh
+    def _is_orphan(self, namespace: str, session_id: str) -> bool:
+        return (
+            is_remote(session_id)
+            and node_of(session_id) in self._fresh
+            and (namespace, session_id) not in self._came_back
+        )
 
     async def _release(self, entries: list[RunEntry]) -> None:
         loop = asyncio.get_running_loop()
@@ -218,7 +242,8 @@ class LostSessions:
             answer: asyncio.Future[Any] = loop.create_future()
             answers.append(answer)
             limits = self._limits_of(entry.state.namespace)
-            decide = partial(release_lost, Lost(self._is_lost, self._is_orphan), limits)
+            keeps_attempt = partial(self._is_orphan, entry.state.namespace)
+            decide = partial(release_lost, Lost(self._is_lost, keeps_attempt), limits)
             self._funnel.apply(entry, Operation(decide, answer, locate=partial(self._reload, entry)))
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, RPCError) and outcome.is_retryable:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -26,6 +27,9 @@ _log: Final = logging.getLogger("clew.link")
 
 ATTACH_AGAIN_SECONDS: Final = 1.0
 
+FORMER_SESSIONS_MAX: Final = 16
+"""Named to a node, the last ones: what a node that died soon after its start had not yet seen to, the next one does."""
+
 
 @final
 class RemoteWorker:
@@ -38,6 +42,7 @@ class RemoteWorker:
         self.held: dict[tuple[int, int, int], TaskToken] = {}
         """Attempts at activities that it was offered and has not ended."""
         self._owner = owner
+        self._former_sessions: deque[str] = deque(maxlen=FORMER_SESSIONS_MAX)
         self.hello = hello
         self._sink = sink
         self._open_workflow = 0
@@ -46,7 +51,9 @@ class RemoteWorker:
 
     def hello_now(self) -> WorkerHello:
         """What it says when it attaches now."""
-        return msgspec.structs.replace(self.hello, held_attempts=tuple(self.held.values()))
+        return msgspec.structs.replace(
+            self.hello, held_attempts=tuple(self.held.values()), former_sessions=tuple(self._former_sessions)
+        )
 
     def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
         """Allow the engine to offer this many more tasks of each kind."""
@@ -87,6 +94,7 @@ class RemoteWorker:
         """The node's session is gone: attach to the next."""
         if self.is_attached:
             self.is_attached = False
+            self._former_sessions.append(self.session_id)
             asyncio.get_running_loop().call_soon(self._owner.attach_again, self)
 
     def attached_again(self, reply: Reply[str]) -> None:

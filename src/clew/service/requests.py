@@ -398,6 +398,9 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     """Whether it is behind a link, so that it outlives the node that it attaches to."""
     held_attempts: tuple[TaskToken, ...] = ()
     """Attempts at activities that it has from another node, or from this one before it was restarted."""
+    former_sessions: tuple[str, ...] = ()
+    """The sessions that it had there. What these were given and is not among `held_attempts` it never got, or has
+    reported already."""
     sdk_name: str = "clew"
     sdk_version: str = ""
 

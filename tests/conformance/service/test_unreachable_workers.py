@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from clew.engine.recovery import CAME_BACK_SECONDS
 from clew.model.commands import CompleteWorkflowExecution, RequestCancelActivityTask, ScheduleActivityTask
 from clew.model.rejection import RejectionCode
+from clew.service import operations as o
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from tests.conformance.service.scripted import ONE_ATTEMPT, ScriptedWorker, Shop, soon
@@ -141,3 +143,42 @@ async def test_a_cancel_that_came_meanwhile_reaches_the_worker(node: Shop) -> No
     again = await node.worker(is_remote=True, held_attempts=(attempt.token,))
     token, reason = await soon(again.cancels.get())
     assert (token, reason) == (attempt.token, r.ActivityCancelReason.CANCEL_REQUESTED)
+
+
+async def test_what_a_worker_does_not_have_when_it_comes_back_is_given_to_others_at_once(node: Shop) -> None:
+    """The node died between the commit of the start and the offer. Found by the crash sweep: it waited for 30 s."""
+    worker, _ = await busy_worker(node)
+    assert worker.session is not None
+    former = worker.session.session_id
+    await node.restart()
+    again = await node.worker(is_remote=True, former_sessions=(former,))
+    await node.settle()
+    node.advance(CAME_BACK_SECONDS)
+    await again.workflow_task()
+    assert "ActivityTaskTimedOut" in await node.event_types()
+
+
+async def test_what_a_worker_has_when_it_comes_back_is_not_given_to_others(node: Shop) -> None:
+    worker, attempt = await busy_worker(node)
+    assert worker.session is not None
+    former = worker.session.session_id
+    await node.restart()
+    again = await node.worker(is_remote=True, held_attempts=(attempt.token,), former_sessions=(former,))
+    await node.settle()
+    node.advance(60)
+    await node.settle()
+    await again.complete_activity(attempt, "done")
+    assert "ActivityTaskCompleted" in await node.event_types()
+
+
+async def test_a_worker_speaks_for_its_own_namespace_only(node: Shop) -> None:
+    worker, _ = await busy_worker(node)
+    assert worker.session is not None
+    former = worker.session.session_id
+    await node.restart()
+    await node.service.create_namespace(o.CreateNamespaceRequest(name="other"))
+    await node.worker(namespace="other", is_remote=True, former_sessions=(former, "n-never/1r", ""))
+    await node.settle()
+    node.advance(CAME_BACK_SECONDS)
+    await node.settle()
+    assert "ActivityTaskTimedOut" not in await node.event_types()
