@@ -41,11 +41,12 @@ must say who they are, or `allow_public_without_auth` says that this is meant.
 **Logs** go to stderr, as text or as one JSON object a line (`log_format`), with the event, its facts, and the id of
 the request (`X-Request-Id`). Payloads are in none of them.
 
-**Traces.** With the extra `otel` and an SDK of OpenTelemetry, each request over HTTP is a span in the trace of its
-caller.
+**Traces.** With the extra `otel` and an SDK of OpenTelemetry, each request over HTTP and each call over the link is a
+span in the trace of its caller: see [traces](../how-to/trace-with-opentelemetry.md).
 
 **Running it.** In the repository, `deploy/` has a systemd unit, a container file, a compose file with PostgreSQL and
-two nodes, alert rules and a dashboard.
+two nodes, alert rules and a dashboard. `clew server health` asks the node of this machine whether it lives, over TLS
+if that is what it speaks; it is the health check of the container.
 
 `clew dev [MODULE]` is a server for development: a SQLite file in the working directory, the web view, and a worker
 of the module that is started anew when its code changes. `clew worker run MODULE` runs a worker anywhere."""

@@ -2,11 +2,11 @@
 
 Owns: the node, what it is filled with, and which checks are made. Never: the requests, which Schemathesis makes up.
 
-How it works: a development server on a store in memory gets a namespace with a run, so that some ids that are asked for
-exist. Then each operation of the document is asked what it allows, what it forbids and what lies at the edges. No
-answer may be a failure of the server, have a status or a media type that the document does not name, or a body that
-does not fit it. All requests carry a bearer token, of which a server without authentication takes no notice: without
-one, what any page could have sent is refused before it is looked at.
+How it works: a development server on a store in memory has a worker and two runs, so that some ids that are asked for
+exist, and queries and updates are answered. Then each operation of the document is asked what it allows, what it
+forbids and what lies at the edges. No answer may be a failure of the server, have a status or a media type that the
+document does not name, or a body that does not fit it. All requests carry a bearer token, of which a server without
+authentication takes no notice: without one, what any page could have sent is refused before it is looked at.
 """
 
 from __future__ import annotations
@@ -35,11 +35,35 @@ CHECKS = (
 STREAMS = "stream.*"
 """Operations that answer for as long as somebody listens."""
 
-CONFIGURATION = """
-[parameters]
-"path.namespace" = ["default", "nowhere", "a/b"]
-"path.workflow_id" = ["w1", "w2", "nobody", "a b/ü"]
+PROGRAM = """
+from __future__ import annotations
+
+from typing import Any
+
+from clew import workflow
+
+
+@workflow.defn(name="W")
+class Waits:
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.query(dynamic=True)
+    def any_query(self, name: str, args: Any) -> str:
+        return name
+
+    @workflow.update(dynamic=True)
+    async def any_update(self, name: str, args: Any) -> str:
+        return name
 """
+
+IDS_THERE = """
+[parameters]
+"path.namespace" = "default"
+"path.workflow_id" = "w1"
+"""
+"""Where these stand in a path; without them any text does, and nearly every answer is that there is no such thing."""
 
 
 def main() -> int:
@@ -50,13 +74,26 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="clew-fuzz-") as folder:
         log = Path(folder) / "node.log"
-        command = [sys.executable, "-m", "clew.cli", "dev", "--store", "sqlite::memory:", "--port", "0"]
+        (Path(folder) / "waits.py").write_text(PROGRAM, "utf-8")
+        command = [
+            sys.executable, "-m", "clew.cli", "dev", "waits", "--task-queue", "q", "--store", "sqlite::memory:",
+            "--port", "0",
+        ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        }
         with log.open("wb") as sink:
-            node = subprocess.Popen(command, stderr=sink, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+            node = subprocess.Popen(command, cwd=folder, stderr=sink, env=environment)
         try:
-            url = wait_for_url(log, node)
+            url = wait_said(r"Clew answers at (\S+)", log, node)
+            wait_said("Working for", log, node)
             fill(url)
-            code = run(url, Path(folder), options.seconds, options.seed)
+            code = max(
+                run(url, Path(folder), configuration, options.seconds // 2, options.seed)
+                for configuration in (IDS_THERE, "")
+            )
         finally:
             node.send_signal(signal.SIGTERM)
             ended = node.wait(60)
@@ -65,13 +102,13 @@ def main() -> int:
         return code or ended or bool(failures)
 
 
-def wait_for_url(log: Path, node: subprocess.Popen[bytes]) -> str:
-    """Where the node answers."""
+def wait_said(pattern: str, log: Path, node: subprocess.Popen[bytes]) -> str:
+    """Wait until the node has said it, and give what the pattern finds."""
     give_up_at = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < give_up_at and node.poll() is None:
-        found = re.search(r"Clew answers at (\S+)", log.read_text("utf-8"))
+        found = re.search(pattern, log.read_text("utf-8"))
         if found:
-            return found[1]
+            return found[found.re.groups]
         time.sleep(0.05)
     raise SystemExit(f"the node did not start:\n{log.read_text('utf-8')}")
 
@@ -89,12 +126,12 @@ def fill(url: str) -> None:
             assert answer.status == 201, answer.status
 
 
-def run(url: str, folder: Path, seconds: int, seed: int) -> int:
+def run(url: str, folder: Path, configuration: str, seconds: int, seed: int) -> int:
     """Let Schemathesis ask."""
-    configuration = folder / "schemathesis.toml"
-    configuration.write_text(CONFIGURATION, "utf-8")
+    file = folder / "schemathesis.toml"
+    file.write_text(configuration, "utf-8")
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(configuration),
+        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(file),
         "run", f"{url}/api/v1/openapi.json",
         "--checks", ",".join(CHECKS), "--exclude-operation-id-regex", STREAMS,
         "--phases", "coverage,fuzzing,stateful", "--max-time", str(seconds), "--seed", str(seed),

@@ -16,6 +16,8 @@ import click
 
 from clew.cli._errors import CommandError
 from clew.cli._groups import NounGroup
+from clew.model.rejection import RejectionCode
+from clew.service.errors import CODE_TABLE
 
 
 @click.group(cls=NounGroup)
@@ -63,6 +65,32 @@ def start(config: Path | None, **flags: Any) -> None:
         asyncio.run(run_node(settings, lambda url: click.echo(f"Clew answers at {url}", err=True)))
     except SettingsError as error:
         raise CommandError(str(error)) from error
+
+
+@server.command("health")
+@click.option("--config", "-c", type=click.Path(path_type=Path), envvar="CLEW_SERVER_CONFIG", help="A TOML file.")
+@click.option("--host", metavar="ADDRESS", help="Where the node listens; by its settings if not given.")
+@click.option("--port", type=int, help="Likewise.")
+@click.option("--ready", "is_ready", is_flag=True, help="Ask whether calls can succeed too, not only whether it lives.")
+def health(config: Path | None, is_ready: bool, **flags: Any) -> None:
+    """Ask the node of this machine whether it lives; for the health check of a container.
+
+    It is found by the same settings as `clew server start` has: flags, environment, file. Over TLS its certificate is
+    not checked, since it is for another name than that of this machine.
+    """
+    need_server()
+    from clew.server.health import why_not_alive
+    from clew.server.settings import SettingsError, load_settings
+
+    try:
+        environment = {name: value for name, value in os.environ.items() if name != "CLEW_SERVER_CONFIG"}
+        settings = load_settings(file=config, environment=environment, flags=flags)
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
+    why_not = why_not_alive(settings, path="/readyz" if is_ready else "/healthz")
+    if why_not:
+        raise CommandError(why_not, code="unavailable", exit_code=CODE_TABLE[RejectionCode.UNAVAILABLE].exit_code)
+    click.echo("ready" if is_ready else "ok")
 
 
 def need_server() -> None:
