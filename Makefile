@@ -61,6 +61,10 @@ bench-fleet: $(VENV)/.stamp-dev ## Measure how much more nodes on one PostgreSQL
 bench-postgres: $(VENV)/.stamp-dev ## Measure Clew beside DBOS and Absurd on one PostgreSQL server, and write the page
 	$(PY) -m benchmarks.postgres --page $(ARGS)
 
+.PHONY: bench-postgres-parked
+bench-postgres-parked: $(VENV)/.stamp-dev ## Measure PostgreSQL beside a million sleepers (ARGS="--steps 1000000", "--prune 100000")
+	$(PY) -m benchmarks.postgres_parked $(ARGS)
+
 # --- check ------------------------------------------------------------------------------------------------------------
 
 JOBS ?= 2

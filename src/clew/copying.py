@@ -58,6 +58,8 @@ class CopyReport(msgspec.Struct, kw_only=True):
     events: int = 0
     messages: int = 0
     """Undelivered messages to other runs."""
+    api_keys: int = 0
+    """Keys that the target did not have."""
 
 
 class CopyMismatch(StoreError):
@@ -100,7 +102,15 @@ async def copy_store(
             if not namespaces or deployment.namespace in namespaces:
                 first = msgspec.structs.replace(deployment, revision=1)
                 await goal.put_deployment_if_revision(first)
+        if not namespaces and not workflow_ids:
+            await _copy_api_keys(origin, goal, report)
         return report
+
+
+async def _copy_api_keys(origin: Store, goal: Store, report: CopyReport) -> None:
+    """Those that are not there: one that is may have been revoked since."""
+    for key in await origin.list_api_keys():
+        report.api_keys += await goal.put_api_key_if_revision(msgspec.structs.replace(key, revision=1))
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from clew import workflow
@@ -153,6 +154,36 @@ async def test_sqlalchemy_sessions_take_part(client: Client, dsn: str) -> None:
         await signal_workflow(connection, "session", Collects.add, "too")
     assert await result(client, "session") == ["session", "too"]
     await made.dispose()
+
+
+async def test_psycopg_connections_take_part(client: Client, dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn.partition("?")[0]) as connection:
+        await connection.execute("CREATE TEMP TABLE orders (id int)")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO orders VALUES (%s)", (1,))
+            await start_workflow(connection, Collects.run, "100 %s", 3, id="order-1", task_queue="sql")
+            await signal_workflow(connection, "order-1", Collects.add, "%")
+        await connection.commit()
+        async with connection.transaction(force_rollback=True):
+            await signal_workflow(connection, "order-1", Collects.add, "rolled back")
+            await start_workflow(connection, Collects.run, "never", 1, id="rolled-back", task_queue="sql")
+        await signal_workflow(connection, "order-1", Collects.add, "last")
+        await connection.commit()
+        assert await result(client, "order-1") == ["100 %s", "%", "last"]
+        with pytest.raises(RPCError, match="rolled-back"):
+            await client.get_workflow_handle("rolled-back").describe()
+
+
+async def test_a_connection_of_psycopg_that_blocks_calls_the_sql_functions(client: Client, dsn: str) -> None:
+    def order() -> None:
+        with psycopg.connect(dsn.partition("?")[0]) as connection:
+            connection.execute("SELECT clew.start_workflow('order-2', 'Collects', 'sql', '[\"a\", 2]')")
+            connection.execute("SELECT clew.signal_workflow('order-2', 'add', %s)", ('["b"]',))
+
+    await asyncio.to_thread(order)
+    assert await result(client, "order-2") == ["a", "b"]
+    with psycopg.connect(dsn.partition("?")[0]) as blocking, pytest.raises(UnknownConnectionError, match="AsyncConn"):
+        await start_workflow(blocking, Collects.run, "x", 1, id="x", task_queue="sql")
 
 
 async def test_other_connections_are_refused(dsn: str) -> None:

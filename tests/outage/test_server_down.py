@@ -24,6 +24,8 @@ from tests.postgres.server import PostgresServer
 SECONDS_MAX = 90.0
 RUNS = 40
 QUEUE = "outage"
+PASSING = (RejectionCode.UNAVAILABLE, RejectionCode.STORE_FULL)
+"""What a caller is told to try again, or to make room for and then to try again."""
 
 finished: Counter[str] = Counter()
 
@@ -54,7 +56,7 @@ async def start_surely(client: Client, name: str) -> WorkflowHandle[Steps, list[
         except RPCError as error:
             if error.code is RejectionCode.WORKFLOW_ALREADY_STARTED:
                 return client.get_workflow_handle_for(Steps.run, name)
-            if error.code is not RejectionCode.UNAVAILABLE:
+            if error.code not in PASSING:
                 raise
             await asyncio.sleep(0.05)
 
@@ -64,7 +66,7 @@ async def result_surely(handle: WorkflowHandle[Steps, list[str]]) -> list[str]:
         try:
             return await handle.result()
         except RPCError as error:
-            if error.code is not RejectionCode.UNAVAILABLE:
+            if error.code not in PASSING:
                 raise
             await asyncio.sleep(0.05)
 

@@ -15,7 +15,8 @@ from clew.adapters import SystemClock
 from clew.cli import main
 from clew.client import Client
 from clew.copying import CopyMismatch, CopyReport, copy_store
-from clew.ports.store import StoreInUse
+from clew.ports.store import ApiKeyRow, Store, StoreInUse
+from clew.stores import open_by_address
 from clew.worker import Worker
 from tests.postgres.databases import create_database, reuse_database
 
@@ -56,6 +57,11 @@ async def dsn() -> AsyncIterator[str]:
     made = await create_database("shards=16")
     yield made
     await reuse_database(made)
+
+
+async def open_by(address: str) -> Store:
+    store, *_ = await open_by_address(address, clock=SystemClock(asyncio.get_running_loop()))
+    return store
 
 
 async def copy(source: str, target: str, **options: tuple[str, ...]) -> CopyReport:
@@ -130,6 +136,27 @@ async def test_single_runs_are_copied_and_engines_are_in_the_way(dsn: str, tmp_p
         assert len(await histories(client)) == 3
         with pytest.raises(StoreInUse, match="in use by 1 engines"):
             await copy(file, dsn)
+
+
+async def test_api_keys_go_with_a_whole_store_and_those_that_are_there_stay(dsn: str, tmp_path: Path) -> None:
+    file = f"sqlite:{tmp_path / 'store.db'}"
+    source, target = await open_by(file), await open_by(dsn)
+    rows = [ApiKeyRow(key_id=f"key-{n}", revision=1, body=b'{"n":%d}' % n) for n in range(3)]
+    for row in rows:
+        assert await source.put_api_key_if_revision(row)
+    changed = ApiKeyRow(key_id="key-0", revision=2, body=b'{"n":9}')
+    assert await source.put_api_key_if_revision(changed)
+    revoked = ApiKeyRow(key_id="key-2", revision=1, body=b'{"revoked":true}')
+    assert await target.put_api_key_if_revision(revoked)
+    await source.close()
+    await target.close()
+    assert (await copy(file, dsn, workflow_ids=("any",))).api_keys == 0
+    assert (await copy(file, dsn)).api_keys == 2
+    target = await open_by(dsn)
+    expected = [ApiKeyRow(key_id="key-0", revision=1, body=b'{"n":9}'), rows[1], revoked]
+    assert await target.list_api_keys() == expected
+    await target.close()
+    assert (await copy(file, dsn)).api_keys == 0
 
 
 @pytest.mark.filterwarnings("error")

@@ -145,8 +145,8 @@ async def copy(
 ) -> None:
     """Copy runs from SOURCE to TARGET, open ones included, and compare each. Both are connection strings.
 
-    No engine may use either of them. An interrupted copy is taken up by the same command. Start engines on TARGET only:
-    what is open would run twice.
+    API keys are copied with a whole store only. No engine may use either of them. An interrupted copy is taken up by
+    the same command. Start engines on TARGET only: what is open would run twice.
     """
     import asyncio
 
@@ -175,6 +175,7 @@ async def copy(
             ("There already", f"{report.found:,} runs, the same"),
             ("Open", f"{report.open_runs:,}; start engines on the target only"),
             ("Events", f"{report.events:,}, compared byte for byte"),
+            ("API keys", f"{report.api_keys:,}"),
         ]
     )
 

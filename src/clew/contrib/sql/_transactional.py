@@ -10,6 +10,7 @@ transaction. So arguments are checked and converted as they always are, and the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
@@ -145,10 +146,10 @@ class _InboxConnection:
 
 def _executor(connection: Any) -> Callable[[str, str, str], Awaitable[None]]:
     """How to run the one statement on this kind of connection."""
-    library = type(connection).__module__.partition(".")[0]
-    if library == "sqlalchemy" or hasattr(connection, "run_sync"):
+    libraries = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+    if "sqlalchemy" in libraries or hasattr(connection, "run_sync"):
         return lambda schema, kind, request: _by_sqlalchemy(connection, schema, kind, request)
-    if library == "psycopg":
+    if "psycopg" in libraries and inspect.iscoroutinefunction(connection.execute):
         return lambda schema, kind, request: connection.execute(f"SELECT {schema}.enqueue(%s, %s)", (kind, request))
     if hasattr(connection, "fetchval"):
         return lambda schema, kind, request: connection.fetchval(f"SELECT {schema}.enqueue($1, $2)", kind, request)

@@ -1,0 +1,233 @@
+"""What a million waiting rows in PostgreSQL cost the others: ``python -m benchmarks.postgres_parked [--rows N]``.
+
+Owns: the making of the rows, and measuring W1-W3, claims and idle queries before and after; with ``--steps``, how the
+tables grow while steps are made; with ``--prune``, what retention costs. Never: other workloads than those of
+`benchmarks.workloads`.
+
+How it works: a few runs that sleep and a few tasks that wait are made by the engine; the rest are copies of their rows,
+made by the database, with keys and ids of their own. Then the tables are analysed, as autovacuum does within a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from benchmarks import workloads
+from benchmarks.workflows import Sleeper
+from clew.client import Client
+from clew.ports.store import TaskKind
+from clew.storage.postgres import open_store
+from clew.worker import Worker
+from tests.postgres.databases import execute
+from tests.postgres.server import running
+
+SERVER: Final = {"shared_buffers": "512MB", "max_wal_size": "2GB"}
+SCHEMA: Final = "bench"
+KEYS_FROM: Final = 1 << 40
+"""Keys and ids of copies begin here; those that engines take are far from it."""
+
+_COPY_RUNS: Final = """
+INSERT INTO {s}.executions
+SELECT copy.* FROM {s}.executions AS e, generate_series(1, {count}) AS n,
+     LATERAL jsonb_populate_record(e, jsonb_build_object(
+    'run_key', {first} + n, 'workflow_id', 'parked-' || n, 'run_id', gen_random_uuid()::text, 'shard', n % {shards},
+    'close_time', {close_time}
+)) AS copy
+WHERE e.workflow_id = 'model'
+"""
+_COPY_HISTORY: Final = """
+INSERT INTO {s}.history
+SELECT n % {shards}, {first} + n, h.first_event_id, h.last_event_id, h.events
+FROM generate_series(1, {count}) AS n,
+     (SELECT h.* FROM {s}.history AS h JOIN {s}.executions AS e USING (shard, run_key)
+      WHERE e.workflow_id = 'model') AS h
+"""
+_QUEUE_TASKS: Final = """
+INSERT INTO {s}.tasks (shard, task_id, run_key, namespace, task_queue, kind, scheduled_event_id, attempt, priority,
+                       claimed_until)
+SELECT n % {shards}, {first} + n, {first} + n, 'default', 'queued', 2, 5, 1, 3, 0
+FROM generate_series({start}, {count}) AS n
+"""
+
+
+async def measure(rows: int, runs: int) -> None:
+    """W1-W3, claims and idle queries on an empty store, then beside the rows."""
+    server = running(SERVER)
+    try:
+        dsn = f"{server.dsn}?schema={SCHEMA}"
+        before = await _figures(server.dsn, dsn, runs, "empty")
+        began = time.perf_counter()
+        await _fill(server.dsn, dsn, rows)
+        print(f"{rows:,} runs that sleep and {rows:,} tasks that wait made in {time.perf_counter() - began:.0f} s")
+        after = await _figures(server.dsn, dsn, runs, f"{rows:,} rows")
+        print(f"\n| figure | empty | beside {rows:,} sleepers and {rows:,} queued tasks | ratio |\n|---|---|---|---|")
+        for name, value in before.items():
+            print(f"| {name} | {value:,.2f} | {after[name]:,.2f} | {after[name] / value if value else 0:.2f} |")
+        print(await _sizes(server.dsn))
+    finally:
+        server.remove()
+
+
+async def _figures(plain: str, dsn: str, runs: int, label: str) -> dict[str, float]:
+    measured: dict[str, list[float]] = {}
+    wanted: dict[str, tuple[Callable[[], Coroutine[Any, Any, workloads.Figures]], str]] = {
+        "W1 p50 ms/step": (workloads.sequential_steps, "p50 ms/step"),
+        "W2 workflows/s": (workloads.many_workflows, "workflows/s"),
+        "W3 s": (workloads.fan_out, "s"),
+    }
+    workloads.store_in_use.append(dsn)
+    for _ in range(runs):
+        for name, (workload, key) in wanted.items():
+            measured.setdefault(name, []).append((await workload())[key])
+            # Ids of workflows are the same each time; what is finished makes room.
+            await execute(plain, f"UPDATE {SCHEMA}.executions SET workflow_id = run_id WHERE NOT is_open")
+    workloads.store_in_use.clear()
+    figures = {name: statistics.median(values) for name, values in measured.items()}
+    figures["claim of 10 tasks, ms"] = await _claims(plain, dsn)
+    figures["start of an engine, s"], figures["queries/s of an idle engine"] = await _idle(plain, dsn)
+    print(f"{label}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()), flush=True)
+    return figures
+
+
+async def _claims(plain: str, dsn: str) -> float:
+    store = await open_store(dsn)
+    seconds = []
+    for _ in range(40):
+        lacking = await execute(plain, f"SELECT 2000 - count(*) FROM (SELECT 1 FROM {SCHEMA}.tasks LIMIT 2000) AS t")
+        if lacking[0] > 0:
+            await _queue(plain, store.shard_count, 2_000, start=2_001 - lacking[0])
+        began = time.perf_counter()
+        until = datetime.now(UTC) + timedelta(minutes=5)
+        tasks = await store.claim_tasks("default", "queued", TaskKind.ACTIVITY, 10, until)
+        seconds.append(time.perf_counter() - began)
+        assert len(tasks) == 10, f"{len(tasks)} tasks were claimed, not 10"
+        await store.delete_tasks([task.task_id for task in tasks])
+    await store.close()
+    return 1e3 * statistics.median(seconds)
+
+
+async def _idle(plain: str, dsn: str) -> tuple[float, float]:
+    """How long an engine takes to start, and how many transactions a second it makes when it has nothing to do."""
+    began = time.perf_counter()
+    async with await Client.connect(dsn):
+        seconds = time.perf_counter() - began
+        await asyncio.sleep(5)
+        count = await _transactions(plain)
+        await asyncio.sleep(20)
+        return seconds, (await _transactions(plain) - count) / 20
+
+
+async def _transactions(plain: str) -> int:
+    query = "SELECT xact_commit::bigint FROM pg_stat_database WHERE datname = current_database()"
+    return int((await execute(plain, query))[0])
+
+
+async def _fill(plain: str, dsn: str, rows: int) -> None:
+    async with await Client.connect(dsn) as client, Worker(client, task_queue="parked", workflows=[Sleeper]):
+        await client.start_workflow(Sleeper.run, id="model", task_queue="parked")
+        history = f"SELECT history_length::int FROM {SCHEMA}.executions WHERE workflow_id = 'model'"
+        while (await execute(plain, history))[0] < 5:  # noqa: ASYNC110 - the database tells nobody
+            await asyncio.sleep(0.02)
+    store = await open_store(dsn)
+    values = {"s": SCHEMA, "first": KEYS_FROM, "shards": store.shard_count, "count": rows}
+    await store.close()
+    await execute(plain, _COPY_RUNS.format(**values, close_time="null"), _COPY_HISTORY.format(**values))
+    await _queue(plain, values["shards"], rows, start=2_001)
+    await execute(plain, "VACUUM ANALYZE", "CHECKPOINT")
+
+
+async def _queue(plain: str, shards: int, count: int, start: int = 1) -> None:
+    values = {"s": SCHEMA, "first": KEYS_FROM, "shards": shards, "count": count, "start": start}
+    await execute(plain, _QUEUE_TASKS.format(**values) + " ON CONFLICT DO NOTHING")
+
+
+async def _sizes(plain: str) -> str:
+    query = (
+        "SELECT string_agg(relname || ' ' || pg_size_pretty(pg_total_relation_size(relid)) || ', dead rows ' "
+        "|| n_dead_tup || ', heap-only ' || CASE WHEN n_tup_upd = 0 THEN '-' ELSE "
+        "round(100.0 * n_tup_hot_upd / n_tup_upd, 1)::text || ' %' END, '; ' "
+        "ORDER BY pg_total_relation_size(relid) DESC) "
+        f"FROM pg_stat_user_tables WHERE schemaname = '{SCHEMA}' AND pg_total_relation_size(relid) > 1000000"
+    )
+    return str((await execute(plain, query))[0])
+
+
+async def grow(steps: int) -> None:
+    """Sizes of the tables and their dead rows while runs take steps, 10 at a time each."""
+    server = running(SERVER)
+    try:
+        async with (
+            await Client.connect(f"{server.dsn}?schema={SCHEMA}") as client,
+            workloads.worker(client),
+        ):
+            done = 0
+            while done < steps:
+                async with asyncio.TaskGroup() as group:
+                    for number in range(200):
+                        run = client.execute_workflow(
+                            workloads.Sequence.run, 100, id=f"{done}-{number}", task_queue=workloads.QUEUE
+                        )
+                        group.create_task(run)
+                done += 200 * 100
+                print(f"{done:,} steps: {await _sizes(server.dsn)}", flush=True)
+    finally:
+        server.remove()
+
+
+async def prune(runs: int) -> None:
+    """How long retention takes to remove closed runs, what it leaves, and how much more as many new ones need."""
+    server = running(SERVER)
+    try:
+        dsn = f"{server.dsn}?schema={SCHEMA}"
+        async with await Client.connect(dsn) as client, workloads.worker(client):
+            await client.execute_workflow(workloads.Sequence.run, 3, id="model", task_queue=workloads.QUEUE)
+        store = await open_store(dsn)
+        values = {"s": SCHEMA, "shards": store.shard_count, "count": runs}
+        # The model is closed later than all, so that it is never among the oldest.
+        later = f"UPDATE {SCHEMA}.executions SET close_time = 1::bigint << 60 WHERE workflow_id = 'model'"
+        await execute(server.dsn, later)
+        for first in (KEYS_FROM, 2 * KEYS_FROM):
+            await execute(
+                server.dsn,
+                _COPY_RUNS.format(**values, first=first, close_time=1).replace("'parked-' ||", f"'{first}-' ||"),
+                _COPY_HISTORY.format(**values, first=first),
+                "VACUUM ANALYZE",
+            )
+            print(f"{runs:,} closed runs: {await _sizes(server.dsn)}", flush=True)
+            began, deleted = time.perf_counter(), 0
+            while deleted < runs:
+                count = await store.delete_closed_runs("default", datetime.now(UTC), min(5_000, runs - deleted))
+                assert count, f"{runs - deleted} runs were not removed"
+                deleted += count
+            seconds = time.perf_counter() - began
+            print(f"removed in {seconds:.1f} s, {1e6 * seconds / runs:.0f} µs a run", flush=True)
+            began = time.perf_counter()
+            await execute(server.dsn, "VACUUM ANALYZE")
+            print(f"vacuum: {time.perf_counter() - began:.1f} s; {await _sizes(server.dsn)}", flush=True)
+        await store.close()
+    finally:
+        server.remove()
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres_parked", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000, help="sleepers, and as many queued tasks")
+    parser.add_argument("--runs", type=int, default=3, help="measurements of each workload")
+    parser.add_argument("--steps", type=int, help="make this many steps instead, and show how the tables grow")
+    parser.add_argument("--prune", type=int, help="make this many closed runs instead, twice, and remove them")
+    options = parser.parse_args()
+    if options.prune:
+        asyncio.run(prune(options.prune))
+    else:
+        asyncio.run(grow(options.steps) if options.steps else measure(options.rows, options.runs))
+
+
+if __name__ == "__main__":
+    main()
