@@ -12,6 +12,7 @@ been told of each run, as a cached machine does. The laws:
 from __future__ import annotations
 
 import asyncio
+import unittest.mock
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -163,6 +164,10 @@ class EarlyPlayer(Player):
         self._checks: list[asyncio.Task[None]] = []
 
     async def play(self, script: list[Action]) -> None:
+        with unittest.mock.patch("clew.engine.pipeline.HELD_FLUSHES_MAX", 4):
+            await self._play(script)
+
+    async def _play(self, script: list[Action]) -> None:
         engine = self.engine = Engine(
             self.store,  # type: ignore[arg-type]  # what the inputs here need of a store
             clock=self._clock,

@@ -34,10 +34,6 @@ _WORTHLESS: Final = (
     "for nothing, and the task will be given out again"
 )
 
-FLUSHES_MAX: Final = 8
-"""So many flushes pass over a cause whose task waits for its turn on the service loop, each after a share of the turns;
-then it is written without the answer."""
-
 
 class EarlyTasks:
     """See the module docstring. All methods belong to the engine's loop."""
@@ -61,11 +57,12 @@ class EarlyTasks:
         entry.early = cause
         cause.early = BEGUN
         cause.early_session = session
-        cause.patience = FLUSHES_MAX
-        if not sink.offer_early_workflow_task(task):
+        if sink.offer_early_workflow_task(task):
+            if cause.early == BEGUN:
+                self._pipeline.hold(cause)
+        else:
             entry.early = None
             cause.early = NOT_EARLY
-            cause.patience = 0
 
     def rests_on(self, entry: RunEntry, token: TaskToken) -> ExpressSubmission | None:
         """What gave out the task of this token before it was durable, which it still is not."""
@@ -80,7 +77,7 @@ class EarlyTasks:
         Without a write of its own the answer is a submission only in name: its fields are taken over.
         """
         cause.early = ANSWERED
-        cause.patience = 0
+        self._pipeline.release(cause)
         if entry.open_head is not cause or cause.more is not None or cause.unit is not None:
             answer.rests_on = cause
             return None

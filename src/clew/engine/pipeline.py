@@ -17,6 +17,7 @@ nodes may make the same version of a run, or the second batch could pass for one
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -63,6 +64,9 @@ BATCH_RUNS_MAX: Final = 1_000
 BATCH_EVENTS_MAX: Final = 2_500
 """Events in one row of history; more than one transition has, unless it wakes thousands of timers or copies a run."""
 
+HELD_FLUSHES_MAX: Final = 64
+"""So many flushes pass over what is held back, each after a share of the turns of workflow code."""
+
 SEARCHABLE_CHANGES: Final[tuple[type[BaseEvent], ...]] = (UpsertWorkflowSearchAttributes, WorkflowPropertiesModified)
 
 NO_CHANGES: Final = ((), ())
@@ -91,7 +95,7 @@ class Submission(Reply[Any], eq=False):
         is_parked: For an express one: it gives nothing to a worker.
         reaches_out: Whether an effect on another execution is among the transition's.
         outbox_put: Those effects as rows, once they have been written.
-        patience: How many flushes may still pass it over while it stands alone, as an answer is about to join it.
+        held_at: The number of the flush from which on it is held back, as an answer is about to join it; 0 if it is not.
         more: Later submissions of the same run in the same write; kept at the first of them.
         unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
     """
@@ -104,7 +108,7 @@ class Submission(Reply[Any], eq=False):
     tasks_delete: list[int] | None = None
     outbox_put: list[OutboxRow] | None = None
     outbox_delete: int | None = None
-    patience: int = 0
+    held_at: int = 0
     due_at: datetime | None = None
     is_parked: bool = False
     reaches_out: bool = False
@@ -142,6 +146,9 @@ class CommitPipeline:
         self._call_last: Callable[[Callable[[], None]], object] = getattr(loop, "call_after_turns", loop.call_soon)
         self._open: list[Submission] = []
         """The first submission of each run since its last flush; also at the entry, which finds it by that."""
+        self._held: deque[Submission] = deque()
+        """What is held back, in order; what has been released since is still there until a flush comes past it."""
+        self._flush_number = 1
         self._in_flight = 0
         self._is_guard_lost = False
         """Whether an entry is being discarded because its unit lost a guard."""
@@ -159,13 +166,31 @@ class CommitPipeline:
         if head is None:
             entry.open_head = submission
             self._open.append(submission)
-        elif head.more is None:
-            head.more = [submission]
         else:
-            head.more.append(submission)
+            if head.held_at:
+                self.release(head)
+            if head.more is None:
+                head.more = [submission]
+            else:
+                head.more.append(submission)
         if not self._flush_is_scheduled and self._in_flight < BATCHES_IN_FLIGHT_MAX:
             self._flush_is_scheduled = True
             self._call_last(self._flush)
+
+    def hold(self, head: Submission) -> None:
+        """Let flushes pass over what was just submitted, as an answer is about to join it; not for long, and not if
+        anything else of its run is submitted."""
+        if self._open and self._open[-1] is head:
+            del self._open[-1]
+            head.held_at = self._flush_number
+            self._held.append(head)
+
+    def release(self, head: Submission) -> None:
+        """Let the next flush take what is held back."""
+        if head.held_at:
+            head.held_at = 0
+            self._open.append(head)
+            self._schedule_flush()
 
     def submit_together(self, first: Submission, second: Submission) -> None:
         """Queue two runs' transitions that stand or fall together (a close, and the run that follows)."""
@@ -199,14 +224,17 @@ class CommitPipeline:
         unit = head.unit or [head]
         for member in unit:
             member.entry.open_head = None
-            self._open.remove(member)
+            if member.held_at:
+                member.held_at = 0
+            else:
+                self._open.remove(member)
         # After a lost guard it is decided again; a store that fails is for the caller to know.
         self._settle_unit(head, CommitStatus.VERSION_CONFLICT if self._is_guard_lost else StoreUnavailable(_ABANDONED))
         self._wake_if_idle()
 
     async def wait_idle(self) -> None:
         """Wait until nothing is open or in flight."""
-        while self._open or self._in_flight:
+        while self._open or self._in_flight or self._held:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
             await waiter
@@ -218,11 +246,13 @@ class CommitPipeline:
 
     def _flush(self) -> None:
         self._flush_is_scheduled = False
-        if not self._open or self._in_flight >= BATCHES_IN_FLIGHT_MAX:
+        if self._in_flight >= BATCHES_IN_FLIGHT_MAX:
             return
+        if self._held:
+            self._look_at_held()
         taken = self._take_open()
         if not taken:
-            self._schedule_flush()
+            self._wake_if_idle()
             return
         # A unit of several runs is met once, at its first member.
         heads = [head for head in taken if head.unit is None or head.unit[0] is head]
@@ -242,10 +272,19 @@ class CommitPipeline:
         self._in_flight += 1
         if self._on_batch is not None:
             self._on_batch(len(taken), sum(1 + len(head.more or ()) for head in taken))
-        if self._open:
+        if self._open or self._held:
             self._schedule_flush()
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
         future.add_done_callback(partial(self._settle, heads))
+
+    def _look_at_held(self) -> None:
+        """Drop what has been released, and release what has been held for long; look again after the next turns."""
+        held, oldest = self._held, self._flush_number - HELD_FLUSHES_MAX
+        self._flush_number += 1
+        while held and (not held[0].held_at or held[0].held_at <= oldest):
+            self.release(held.popleft())
+        if held:
+            self._schedule_flush()
 
     def _without_unstorable(
         self, heads: list[Submission], rows: list[tuple[RunWrite, ...]], error: Exception
@@ -269,17 +308,10 @@ class CommitPipeline:
         self._note_settled(submission.entry, 1)
 
     def _take_open(self) -> list[Submission]:
-        """What is written next, in order: all that need not wait, or as many whole units as one batch takes."""
-        taken: list[Submission] = []
-        left: list[Submission] = []
-        for head in self._open:
-            if head.patience and head.more is None and head.unit is None:
-                head.patience -= 1
-                left.append(head)
-            else:
-                taken.append(head)
+        """What is written next, in order: everything, or as many whole units as one batch takes."""
+        taken = self._open
         if len(taken) <= BATCH_RUNS_MAX:
-            self._open = left
+            self._open = []
         else:
             chosen: dict[int, Submission] = {}
             for head in taken:
@@ -287,7 +319,7 @@ class CommitPipeline:
                     break
                 for member in head.unit or (head,):
                     chosen[member.entry.run_key] = member
-            self._open = [head for head in taken if head.entry.run_key not in chosen] + left
+            self._open = [head for head in taken if head.entry.run_key not in chosen]
             taken = list(chosen.values())
         for head in taken:
             head.entry.open_head = None
@@ -366,7 +398,7 @@ class CommitPipeline:
 
     def _settle(self, heads: list[Submission], done: asyncio.Future[list[CommitStatus]]) -> None:
         self._in_flight -= 1
-        if self._open:
+        if self._open or self._held:
             self._schedule_flush()
         outcomes: list[Outcome]
         error = done.exception()
@@ -404,7 +436,7 @@ class CommitPipeline:
             self._note_settled(member.entry, len(submissions))
 
     def _wake_if_idle(self) -> None:
-        if not self._open and not self._in_flight:
+        if not self._open and not self._in_flight and not self._held:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
                 if not waiter.done():
