@@ -1,7 +1,7 @@
 """Workflow tasks that are given to a worker of this process before their cause is durable (docs/adr/0029).
 
-Owns: which tasks go out early, the joining of their answers to the write of their cause, and that nothing is left of
-them when that write fails. Never: lets anything but workflow code see what is not durable.
+Owns: what becomes of such tasks: when their cause is durable, and that nothing is left of them when it is lost.
+Never: lets anything but workflow code see what is not durable; gives out a task (``engine.express`` does).
 
 How it works: workflow code acts on nothing but its own memory, so it may run on facts that are on their way to the
 store, as long as what it asks for goes no further than they have. A worker in this process says of each task whether it
@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from clew.engine.express_tasks import ANSWERED, BEGUN, DURABLE, EVICTED, NOT_EARLY, ExpressSubmission
-from clew.engine.matching import Matcher, Session
+from clew.engine.express_tasks import ANSWERED, BEGUN, DURABLE, EVICTED, ExpressSubmission
+from clew.engine.matching import Matcher
 from clew.engine.pipeline import CommitPipeline
 from clew.engine.runs import RunEntry
 from clew.model.inputs import TaskToken
@@ -42,28 +42,6 @@ class EarlyTasks:
         self._matcher = matcher
         self._pipeline = pipeline
 
-    def begin(self, entry: RunEntry, cause: ExpressSubmission, session: Session, task: WorkflowTask) -> None:
-        """Let the worker begin with the task of a submitted transition, if it can and nothing else is under way."""
-        sink = session.early_sink
-        if (
-            sink is None
-            or entry.early is not None
-            or entry.queries
-            or entry.queries_on_task
-            or entry.is_discarded
-            or cause.early
-        ):
-            return
-        entry.early = cause
-        cause.early = BEGUN
-        cause.early_session = session
-        if sink.offer_early_workflow_task(task):
-            if cause.early == BEGUN:
-                self._pipeline.hold(cause)
-        else:
-            entry.early = None
-            cause.early = NOT_EARLY
-
     def rests_on(self, entry: RunEntry, token: TaskToken) -> ExpressSubmission | None:
         """What gave out the task of this token before it was durable, which it still is not."""
         cause = entry.early
@@ -71,23 +49,12 @@ class EarlyTasks:
             return None
         return cause
 
-    def join(self, entry: RunEntry, cause: ExpressSubmission, answer: ExpressSubmission) -> Reply[None] | None:
-        """Make the answer part of the write of its cause, if that still waits; gives its reply, or None if it does not.
-
-        Without a write of its own the answer is a submission only in name: its fields are taken over.
-        """
-        cause.early = ANSWERED
-        self._pipeline.release(cause)
-        if entry.open_head is not cause or cause.more is not None or cause.unit is not None:
+    def rest(self, entry: RunEntry, answer: ExpressSubmission, token: TaskToken) -> None:
+        """Note that an answer which is a transition of its own rests on a cause that is not durable yet."""
+        cause = self.rests_on(entry, token)
+        if cause is not None:
+            cause.early = ANSWERED
             answer.rests_on = cause
-            return None
-        cause.events += answer.events
-        cause.due_at, cause.is_parked = answer.due_at, answer.is_parked
-        cause.session, cause.task, cause.others = answer.session, answer.task, answer.others
-        cause.forget_until = answer.forget_until
-        reply: Reply[None] = Reply()
-        cause.rider = reply
-        return reply
 
     def note_durable(self, cause: ExpressSubmission) -> bool:
         """An early task's cause is durable; gives whether its task is still to be offered in the usual way."""

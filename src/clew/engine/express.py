@@ -26,6 +26,8 @@ from clew.core.transition import Transition
 from clew.engine.attention import Attention
 from clew.engine.early import EarlyTasks, worthless
 from clew.engine.express_tasks import (
+    ANSWERED,
+    BEGUN,
     DURABLE,
     ExpressSubmission,
     make_activity_task,
@@ -348,12 +350,34 @@ class Express:
         is_parked: bool | None = None,
     ) -> Reply[Any]:
         entry.tail += events
+        due_at = None if timeout is None else events[-1].event_time + timeout
+        cause = entry.early
+        if (
+            cause is not None
+            and cause.early == BEGUN
+            and entry.open_head is cause
+            and cause.more is None
+            and cause.unit is None
+            and type(request) is CompleteWorkflowTaskRequest
+        ):
+            # Nothing else has happened to the run since its task was given out: this is the answer to that.
+            rider = cause.rider = Reply[None]()
+            cause.early = ANSWERED
+            cause.events += events
+            cause.due_at = due_at
+            cause.is_parked = session is None
+            cause.session = session
+            cause.task = task
+            cause.others = others
+            cause.forget_until = forget_until
+            self._pipeline.release(cause)
+            return rider
         entry.plain_at = entry.submitted_count + 1
         submission = ExpressSubmission(
             entry,
             events,
             self._on_settled,
-            due_at=None if timeout is None else events[-1].event_time + timeout,
+            due_at=due_at,
             is_parked=session is None if is_parked is None else is_parked,
             request=request,
             answer=answer,
@@ -362,14 +386,22 @@ class Express:
             others=others,
             forget_until=forget_until,
         )
-        if entry.early is not None and type(request) is CompleteWorkflowTaskRequest:
-            cause = self._early.rests_on(entry, request.token)
-            if cause is not None and (reply := self._early.join(entry, cause, submission)) is not None:
-                entry.plain_at = entry.submitted_count
-                return reply
+        if cause is not None:
+            if type(request) is CompleteWorkflowTaskRequest:
+                self._early.rest(entry, submission, request.token)
+        elif (
+            session is not None
+            and type(task) is WorkflowTask
+            and (sink := session.early_sink) is not None
+            and not (entry.queries or entry.queries_on_task)
+            and sink.offer_early_workflow_task(task)
+        ):
+            entry.early = submission
+            submission.early = BEGUN
+            submission.early_session = session
+            self._pipeline.hold(submission)
+            return submission
         self._pipeline.submit(submission)
-        if session is not None and type(task) is WorkflowTask:
-            self._early.begin(entry, submission, session, task)
         return submission
 
     def _park(self, entry: RunEntry, request: Any, error: Exception) -> Reply[Any]:
@@ -385,7 +417,13 @@ class Express:
             self._lost(submission, outcome)
             return
         entry, session, due_at = submission.entry, submission.session, submission.due_at
-        has_task = not submission.early or self._early.note_durable(submission)
+        rider = submission.rider
+        if rider is not None:
+            submission.early = DURABLE
+            entry.early = None
+            has_task = True
+        else:
+            has_task = not submission.early or self._early.note_durable(submission)
         if session is None:
             if due_at is None:
                 self._cache.mark_closed(entry)
@@ -404,8 +442,8 @@ class Express:
             # Whoever asks can only be answered when the workflow task is over.
             answer = structs.replace(answer, is_end_wanted=True)
         submission.set_result(answer)
-        if submission.rider is not None:
-            submission.rider.set_result(None)
+        if rider is not None:
+            rider.set_result(None)
         events = submission.events
         entry.durable_last_event_id = events[-1].event_id
         if due_at is None:

@@ -95,7 +95,7 @@ class Submission(Reply[Any], eq=False):
         is_parked: For an express one: it gives nothing to a worker.
         reaches_out: Whether an effect on another execution is among the transition's.
         outbox_put: Those effects as rows, once they have been written.
-        held_at: The number of the flush from which on it is held back, as an answer is about to join it; 0 if it is not.
+        held_at: The number of the flush from which on it is held back, since an answer is about to join it; else 0.
         more: Later submissions of the same run in the same write; kept at the first of them.
         unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
     """
@@ -177,20 +177,27 @@ class CommitPipeline:
             self._flush_is_scheduled = True
             self._call_last(self._flush)
 
-    def hold(self, head: Submission) -> None:
-        """Let flushes pass over what was just submitted, as an answer is about to join it; not for long, and not if
-        anything else of its run is submitted."""
-        if self._open and self._open[-1] is head:
-            del self._open[-1]
-            head.held_at = self._flush_number
-            self._held.append(head)
+    def hold(self, submission: Submission) -> None:
+        """Submit, but let flushes pass over it, as an answer is about to join it; not for long, and not if anything
+        else of its run is or has been submitted."""
+        entry = submission.entry
+        if entry.open_head is not None or entry.is_discarded:
+            self.submit(submission)
+            return
+        entry.submitted_count += 1
+        entry.open_head = submission
+        submission.held_at = self._flush_number
+        self._held.append(submission)
+        if not self._flush_is_scheduled:
+            self._schedule_flush()
 
     def release(self, head: Submission) -> None:
         """Let the next flush take what is held back."""
         if head.held_at:
             head.held_at = 0
             self._open.append(head)
-            self._schedule_flush()
+            if not self._flush_is_scheduled:
+                self._schedule_flush()
 
     def submit_together(self, first: Submission, second: Submission) -> None:
         """Queue two runs' transitions that stand or fall together (a close, and the run that follows)."""

@@ -53,7 +53,10 @@ class EarlyTaskSink(Protocol):
     """
 
     def offer_early_workflow_task(self, task: r.WorkflowTask) -> bool:
-        """Begin with a workflow task, if that is possible at once; else it is offered once its cause is durable."""
+        """Begin with a workflow task, if that is possible at once; else it is offered once its cause is durable.
+
+        It must not be answered before this call is over.
+        """
         ...
 
     def confirm_workflow_task(self, task: r.WorkflowTask) -> None:

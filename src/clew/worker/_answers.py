@@ -21,9 +21,10 @@ from clew.model.inputs import (
 from clew.model.rejection import RejectionCode
 from clew.service.contract import Service
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, WorkflowTask
 from clew.worker._blame import log_failed_task, log_refusal, worker_failure
-from clew.worker._reports import Report
+from clew.worker._reports import Report, call_back
 
 _UNANSWERABLE: Final = (RejectionCode.INTERNAL, RejectionCode.INVALID_ARGUMENT)
 """Refusals that leave the workflow task as it is."""
@@ -103,7 +104,17 @@ class Answers:
         task: WorkflowTask,
         on_verdict: Callable[[BaseException | None], None],
     ) -> None:
-        self._report(call, request, task, on_verdict).send()
+        def look(answer: asyncio.Future[Any] | Reply[Any]) -> None:
+            if isinstance(answer, Reply) and answer.exception() is None:
+                on_verdict(None)
+            else:
+                self._report(call, request, task, on_verdict).take(answer)
+
+        # A report remembers how to be repeated; hardly any answer needs that.
+        try:
+            call_back(call(request), look)
+        except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
+            self._report(call, request, task, on_verdict).refuse(error)
 
     def _report(
         self,

@@ -80,6 +80,14 @@ class Report:
         self._on_verdict = on_verdict
         self._give_up_after = give_up_after
 
+    def take(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
+        """Look at what came of the call, which somebody has made in the place of `send`."""
+        self._answered(answer)
+
+    def refuse(self, error: Exception) -> None:
+        """Look at the error that the call raised, which somebody has made in the place of `send`."""
+        self._refused(error)
+
     def send(self) -> None:
         """Make the call."""
         try:

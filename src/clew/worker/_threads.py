@@ -152,17 +152,18 @@ class TurnThreads:
 
     def submit(self, turn: Turn) -> None:
         """Let a thread run `turn` soon."""
-        lender = self._lender
-        if lender is not None and self.is_quick(turn.kind) and lender.lend(self, turn):
-            return
-        self._put(turn)
+        if not self.lend(turn):
+            self._put(turn)
 
-    def is_quick(self, kind: str | None) -> bool:
-        """Whether a turn of this kind would be lent to the service loop, and so run in this very round of it."""
-        if self._lender is None:
+    def lend(self, turn: Turn) -> bool:
+        """Let the service loop run `turn` in this very round of it, if it is of a quick kind; gives whether it will."""
+        lender = self._lender
+        if lender is None:
             return False
-        since = self._lendable_from.get(kind)
-        return since is not None and (since == 0.0 or since <= self._lender.time())
+        since = self._lendable_from.get(turn.kind)
+        if since is None or (since != 0.0 and since > lender.time()):
+            return False
+        return lender.lend(self, turn)
 
     def _put(self, turn: Turn) -> None:
         self._turns.put(turn)

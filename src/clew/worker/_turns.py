@@ -182,11 +182,14 @@ class Activation(RunTurn):
     __slots__ = ("make", "task")
 
     def __init__(self, of: CachedRun, task: WorkflowTask, make: Callable[[WorkflowTask], Machine]) -> None:
-        super().__init__(of)
+        # As the base class would; there are too many of these to ask it.
+        self.of = of
+        self.machine = of.machine
+        self.kind = of.workflow_type if len(task.events) <= EVENTS_QUICK_MAX else None
+        self.result = None
+        self.error = None
         self.task = task
         self.make = make
-        if len(task.events) > EVENTS_QUICK_MAX:
-            self.kind = None
 
     def _do(self) -> ActivationResult | None:
         if self.machine is None:

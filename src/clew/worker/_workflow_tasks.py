@@ -43,7 +43,6 @@ from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._metrics import WorkerMetrics, started_at
 from clew.worker._threads import Turn, TurnThreads
 from clew.worker._turns import (
-    EVENTS_QUICK_MAX,
     Activation,
     CachedRun,
     Eviction,
@@ -153,21 +152,36 @@ class WorkflowTasks:
 
     def offer_early(self, task: WorkflowTask, settle: Callable[[], None]) -> bool:
         """Take a task whose cause is not durable yet, if its turn can be run at once; gives whether it is taken."""
-        run = self._runs.get(task.token.run_id)
+        runs, run_id = self._runs, task.token.run_id
+        run = runs.get(run_id)
         if run is None:
-            is_ready = not task.is_partial
-        else:
-            is_free = run.turn is None and run.task is None and not run.jobs and not _has_locals(run)
-            is_ready = is_free and run.machine is not None and _continues(task, run.machine)
-        if (
-            not is_ready
-            or self._codec is not None
-            or len(task.events) > EVENTS_QUICK_MAX
-            or not self._threads.is_quick(task.workflow_type)
+            if task.is_partial:
+                return False
+            run = CachedRun(run_id, task.workflow_type)
+        elif (
+            run.turn is not None
+            or run.task is not None
+            or run.machine is None
+            or run.jobs
+            or run.locals
+            or run.finished
+            or not _continues(task, run.machine)
         ):
             return False
-        self.offer(task, settle)
-        self._runs[task.token.run_id].is_early = True
+        turn = Activation(run, task, self._machines.make)
+        if self._codec is not None or not self._threads.lend(turn):
+            return False
+        # It is run when the loop comes to it, and not before.
+        runs.pop(run_id, None)
+        runs[run_id] = run
+        run.is_early = True
+        run.turn = turn
+        self._settle_slot = settle
+        self._open_count += 1
+        if self._metrics is not None:
+            self._metrics.count("workflow_task_queue_poll_succeed", {"workflow_type": task.workflow_type})
+            self._show_slots()
+        self._note_begun(run, task)
         return True
 
     def confirm(self, task: WorkflowTask) -> None:
@@ -214,6 +228,10 @@ class WorkflowTasks:
             self._hand_over(run, task)
 
     def _hand_over(self, run: CachedRun, task: WorkflowTask) -> None:
+        self._note_begun(run, task)
+        self._begin(run, Activation(run, task, self._machines.make))
+
+    def _note_begun(self, run: CachedRun, task: WorkflowTask) -> None:
         run.task = task
         run.position = task.started_event_id
         run.renewed_at = run.began_at = self._loop.time()
@@ -222,7 +240,6 @@ class WorkflowTasks:
             run.started_at = run.started_at or started_at(task)
         if task.events and type(task.events[0]) is WorkflowExecutionStarted:
             run.key_generation = task.events[0].key_generation
-        self._begin(run, Activation(run, task, self._machines.make))
 
     def _begin(self, run: CachedRun, turn: RunTurn) -> None:
         run.turn = turn
@@ -270,8 +287,30 @@ class WorkflowTasks:
         if type(turn) is Eviction:
             return
         assert isinstance(turn, RunTurn), "there are turns of runs, and evictions"
-        turn.of.turn = None
-        self._take_outcome_of(turn.of, turn.error, turn.result)
+        run, result = turn.of, turn.result
+        run.turn = None
+        if (
+            result is not None
+            and type(result.completion) is CompleteWorkflowTaskRequest
+            and not (
+                run.is_dropped
+                or run.unrecorded
+                or run.extension is not None
+                or result.local_activities
+                or result.cancelled_local_activities
+                or result.forgotten_local_activities
+                or result.unrecorded_markers
+            )
+        ):
+            # The usual, also for an early task: it asks for nothing but what the engine keeps until that is durable.
+            task = run.task
+            assert task is not None, "a machine answers only while a task is open"
+            run.task = None
+            run.is_early = False
+            self._complete(run, task, result.completion, is_closed=result.is_closed)
+            self._end_turn(run)
+            return
+        self._take_outcome_of(run, turn.error, result)
 
     def _take_outcome_of(self, run: CachedRun, error: BaseException | None, result: ActivationResult | None) -> None:
         run.is_settling = True
@@ -286,6 +325,9 @@ class WorkflowTasks:
                 self._take_result(run, result)
         finally:
             run.is_settling = False
+        self._end_turn(run)
+
+    def _end_turn(self, run: CachedRun) -> None:
         if run.is_dropped:
             self._evict_machine(run)
         if run.jobs or run.finished:

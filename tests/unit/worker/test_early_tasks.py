@@ -32,9 +32,15 @@ class EarlyBench(Bench):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tasks._threads.is_quick = lambda kind: True  # type: ignore[method-assign]
+        self.tasks._threads.lend = self._lend  # type: ignore[method-assign]
+        self.is_quick = True
         self.locals = LocalRunner()
         self.tasks.local_activities = self.locals  # type: ignore[assignment]
+
+    def _lend(self, turn: Any) -> bool:
+        if self.is_quick:
+            self.tasks._threads._put(turn)
+        return self.is_quick
 
     async def on_loop(self, act: Callable[[], Any]) -> Any:
         return await self.connection.on_service_loop(act)
@@ -81,7 +87,7 @@ async def test_what_cannot_be_begun_at_once_is_left_for_later(bench: EarlyBench)
     assert not await bench.offer_early(workflow_task(events=events(4, 6), is_partial=True)), "not cached"
     await bench.offer_and_wait(workflow_task(events=events(1, 3)))
     assert not await bench.offer_early(workflow_task(events=events(5, 6), is_partial=True)), "not where it stands"
-    bench.tasks._threads.is_quick = lambda kind: False  # type: ignore[method-assign]
+    bench.is_quick = False
     assert not await bench.offer_early(workflow_task(events=events(4, 6), is_partial=True)), "not quick"
     assert len(bench.service.of("complete_workflow_task")) == 1
 
