@@ -44,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
         store: ``model`` or ``sqlite``.
         nodes: Engine nodes on one store; more than one only on the model store.
         shards: Of the store.
+        inside: Whether each node has a worker in its own process, which takes workflow tasks early.
         hints_lost: The share of hints between nodes that are lost while there are faults.
         workers: How many.
         clients: How many.
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     nodes: int = 1
     shards: int = 1
     hints_lost: float = 0.0
+    inside: bool = False
 
 
 def make_plan(seed: int, store: str = "") -> Plan:
@@ -102,6 +104,7 @@ def make_plan(seed: int, store: str = "") -> Plan:
         faults=() if calm else maker.faults(),
         skew=chance.choice((0.0, 0.0, 0.5, 5.0)),
         seconds=seconds,
+        inside=random.Random(f"inside:{seed}").random() < 0.4,
     )
 
 

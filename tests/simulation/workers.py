@@ -43,7 +43,7 @@ ATTACH_AGAIN_SECONDS = 0.1
 REPORT_SECONDS_MAX = 60.0
 
 
-class _Turns:
+class Turns:
     """Plays the worker's workflow threads: a turn is run in the lane, a moment after it was handed over."""
 
     def __init__(self, loop: SimLoop, finish: Callable[[Any], None]) -> None:
@@ -111,7 +111,7 @@ class SimWorker:
             post=loop.call_soon,
             on_error=self._bug,
         )
-        self.workflows._threads = _Turns(loop, self.workflows._finished.put)  # type: ignore[assignment]
+        self.workflows._threads = self.make_turns()  # type: ignore[assignment]
         self.workflows.local_activities = LocalActivities(
             loop,
             _LocalAttempts(self),  # type: ignore[arg-type]
@@ -127,6 +127,14 @@ class SimWorker:
         self.wire.on_lost = self._lost.set
         self.loop.spawn(self.lane, self._run())
 
+    def make_turns(self) -> Turns:
+        """What stands for the worker's threads."""
+        return Turns(self.loop, self.workflows._finished.put)
+
+    def make_sink(self) -> Sink:
+        """The worker's end of its next session."""
+        return Sink(self)
+
     async def _run(self) -> None:
         while True:
             self._lost.clear()
@@ -135,7 +143,7 @@ class SimWorker:
                 is_sticky=self._is_sticky,
             )  # fmt: skip
             try:
-                session = await self.wire.attach_worker(hello, _Sink(self))
+                session = await self.wire.attach_worker(hello, self.make_sink())
             except RPCError:
                 await asyncio.sleep(ATTACH_AGAIN_SECONDS)
                 continue
@@ -258,7 +266,7 @@ class _Failed(Exception):
         self.failure = failure
 
 
-class _Sink:
+class Sink:
     """The worker's end of one session."""
 
     def __init__(self, worker: SimWorker) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tests.simulation.clients import Call, SimClient
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
 from tests.simulation.hints import HintBus
+from tests.simulation.inside import start_inside
 from tests.simulation.loop import SimLoop
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside
@@ -253,11 +254,18 @@ class World:
             faults=lambda: self.plan.store_faults if self.has_faults else NO_STORE_FAULTS,
             is_full=lambda: self.is_full,
             on_commit=self.record.note,
-            on_ready=lambda node: None,
+            on_ready=self._node_ready,
             on_dead=lambda node: self._node_died(site),
             hints=self.hints,
         )
         site.node.start()
+
+    def _node_ready(self, node: Node) -> None:
+        if self.plan.inside:
+            start_inside(
+                node, chance=self.chance(f"inside.{node.name}"), outside=self.outside,
+                cached_runs=self.plan.cached_runs, slots=self.plan.slots,
+            )  # fmt: skip
 
     def _node_died(self, site: _Site) -> None:
         pause = self._faults_chance.choice((0.0, 0.05, 2.0, 20.0)) if self.has_faults else 0.0

@@ -1,0 +1,109 @@
+"""A worker that lives in an engine node's process, as an embedded one does, and takes tasks early.
+
+Owns: its wire, which is no wire at all, and when its turns are run. Never: what the worker does (`workers`).
+
+How it works: it is a `SimWorker` in the node's lane, so it dies with the node, and calls go straight to the engine. A
+task that is offered early is taken as often as chance says; its turn is run at once after the call, before the node
+writes what has caused it, or some moments later, when that is on its way, or long durable.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from clew.service.requests import WorkerHello, WorkflowTask
+from tests.simulation.outside import Outside
+from tests.simulation.workers import SimWorker, Sink, Turns
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+MOMENTS = (0.0, 0.0, 0.0, 0.0005, 0.003, 0.05)
+"""How long a turn waits for its thread."""
+
+
+def start_inside(node: Node, *, chance: random.Random, outside: Outside, cached_runs: int, slots: int) -> InsideWorker:
+    """Begin a worker in the process of a node that serves."""
+    worker = InsideWorker(
+        f"inside.{node.name}",
+        loop=node.loop,
+        lane=node.lane,
+        wire=_NoWire(node),  # type: ignore[arg-type]
+        chance=chance,
+        outside=outside,
+        cached_runs=cached_runs,
+        slots=slots,
+    )
+    worker.start()
+    return worker
+
+
+class InsideWorker(SimWorker):
+    """See the module docstring."""
+
+    def make_turns(self) -> Turns:
+        return _InsideTurns(self.loop, self.workflows._finished.put, self._chance)
+
+    def make_sink(self) -> Sink:
+        return _EarlySink(self)
+
+
+class _InsideTurns(Turns):
+    def __init__(self, loop: Any, finish: Any, chance: random.Random) -> None:
+        super().__init__(loop, finish)
+        self._chance = chance
+
+    def submit(self, turn: Any) -> None:
+        moment = self._chance.choice(MOMENTS)
+        if moment:
+            self._loop.call_later(moment, self._run, turn)
+        else:
+            super().submit(turn)
+
+    def lend(self, turn: Any) -> bool:
+        if self._chance.random() < 0.1:
+            return False
+        self.submit(turn)
+        return True
+
+
+class _EarlySink(Sink):
+    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
+        session = self._session()
+        return self._worker.workflows.offer_early(
+            task, lambda: session.grant(workflow_tasks=1) if session is not None else None
+        )
+
+    def confirm_workflow_task(self, task: WorkflowTask) -> None:
+        self._worker.workflows.confirm(task)
+
+
+class _NoWire:
+    """The calls of a process to itself."""
+
+    on_lost: Any = None
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return getattr(self._node.engine, method)
+
+    async def attach_worker(self, hello: WorkerHello, sink: Any) -> _NearSession:
+        return _NearSession(await self._node.engine.attach_worker(hello, sink))
+
+
+class _NearSession:
+    """A session that lasts as long as its node."""
+
+    is_alive = True
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.session_id = session.session_id
+        self.grant = session.grant
+        self.stop_polling = session.stop_polling
+        self.detach = session.detach
