@@ -985,6 +985,7 @@ class Engine:
         if entry.update_waiters:
             self._updates.wake(entry, transition)
         self._peers.on_changed(entry, transition)
+        self._outbox.room.note_changed(entry)
         if entry.queries:
             self._wake_askers(entry)
 
@@ -1005,6 +1006,7 @@ class Engine:
         """The run's state in memory cannot be trusted any more."""
         self._early.on_discarded(entry)
         self._cache.discard(entry)
+        self._outbox.room.note_changed(entry)
         self._pipeline.abandon(entry)
         if self._reactions is not None:
             self._reactions.on_discarded(entry)

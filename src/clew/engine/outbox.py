@@ -45,11 +45,11 @@ from clew.core.transition import (
 )
 from clew.engine.background import Background
 from clew.engine.funnel import Decision, Funnel, Operation
-from clew.engine.history import read_events
 from clew.engine.locate import Locator
 from clew.engine.outbox_rows import decode_outbox
 from clew.engine.peers import Peers
 from clew.engine.resets import following_run
+from clew.engine.room import Room
 from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.versions import Versions
@@ -60,6 +60,7 @@ from clew.model.events import (
     RequestCancelExternalWorkflowExecutionInitiated,
     SignalExternalWorkflowExecutionInitiated,
     StartChildWorkflowExecutionInitiated,
+    decode_events,
 )
 from clew.model.inputs import (
     RequestCancelRequest,
@@ -117,6 +118,8 @@ class Outbox:
         self._is_closed = False
         self._in_flight: set[int] = set()
         self._background = Background("outbox")
+        self.room = Room()
+        """Told of every change of a run."""
 
     def deliver(self, rows: Iterable[OutboxRow]) -> None:
         """These rows are durable now."""
@@ -125,7 +128,7 @@ class Outbox:
         for row in rows:
             if row.message_id in self._in_flight:
                 continue
-            if len(self._in_flight) < IN_FLIGHT_MAX:
+            if self._is_free():
                 self._begin(row)
             else:
                 self._queued.append(row)
@@ -154,7 +157,7 @@ class Outbox:
 
     async def _read(self) -> None:
         try:
-            while self._is_wanted and len(self._in_flight) < IN_FLIGHT_MAX:
+            while self._is_wanted and self._is_free():
                 self._is_wanted = False
                 shards = self._peers.own_shards()
                 if shards == []:
@@ -175,6 +178,14 @@ class Outbox:
         self._in_flight.add(row.message_id)
         self._background.spawn(self._deliver(row))
 
+    def _begin_queued(self) -> None:
+        while self._queued and self._is_free() and not self._is_closed:
+            self._begin(self._queued.popleft())
+
+    def _is_free(self) -> bool:
+        """Whether one more can be delivered beside the others; those that wait for room hold up nobody."""
+        return len(self._in_flight) - self.room.waiting_count < IN_FLIGHT_MAX
+
     async def _deliver(self, row: OutboxRow) -> None:
         attempt = 0
         try:
@@ -192,8 +203,7 @@ class Outbox:
                 attempt += 1
         finally:
             self._in_flight.discard(row.message_id)
-            if self._queued and not self._is_closed:
-                self._begin(self._queued.popleft())
+            self._begin_queued()
             if self._is_wanted and not self._is_closed:
                 self.wake()
 
@@ -265,7 +275,7 @@ class Outbox:
             await self._record(row, parent, lambda s, now: decide_child_start_failed(s, initiated_event_id, cause, now))
             return
         run_id = started.response.run_id
-        await self._tell(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
+        await self._tell_parent(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
         if state.origins and not started.response.started:
             await self._report_child(parent, initiated_event_id)
         # The row goes last, with the child's release: a crash in between delivers the start again, as a repeat.
@@ -355,7 +365,7 @@ class Outbox:
         # A parent that has closed refuses, once that is durable; after a reset another run waits for the child.
         run_id = child.state.run_id
         while parent is not None and closing is not None:
-            is_told = await self._tell(
+            is_told = await self._tell_parent(
                 parent,
                 lambda s, now: decide_child_closed(s, effect.initiated_event_id, closing, now, run_id=run_id),
             )
@@ -494,12 +504,25 @@ class Outbox:
             raise
 
     async def _event(self, entry: RunEntry, event_id: int) -> Event:
-        events = entry.events_from(event_id)
-        if events:
-            return events[0]
-        events = await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
+        event = entry.event_at(event_id)
+        if event is not None:
+            return event
+        # One batch; with the event come those of its siblings, which are wanted next.
+        batches = await self._store.read_history(entry.shard, entry.run_key, event_id, 1)
+        found = [other for batch in batches for other in decode_events(batch.events)]
+        entry.keep_initiated(found)
+        events = [other for other in found if other.event_id == event_id]
         assert events, f"event {event_id} of run {entry.state.run_id} is stored before its effect is delivered"
         return events[0]
+
+    async def _tell_parent(self, parent: RunEntry, decide: Decision) -> bool:
+        """Tell news of a child, as soon as the parent has room for it."""
+        await self.room.wait(parent, self._begin_queued)
+        try:
+            return await self._tell(parent, decide)
+        finally:
+            # Should it have been no news to the parent, nothing of it has changed, and the next has its turn.
+            self.room.note_changed(parent)
 
     async def _tell(self, entry: RunEntry, decide: Decision) -> bool:
         """Change the run, unless it knows already; False when it refuses, as a closed one does."""

@@ -29,7 +29,16 @@ from clew.model.events import (
     ActivityTaskScheduled,
     ActivityTaskTimedOut,
     BaseEvent,
+    ChildWorkflowExecutionStarted,
     Event,
+    ExternalWorkflowExecutionCancelRequested,
+    ExternalWorkflowExecutionSignaled,
+    RequestCancelExternalWorkflowExecutionFailed,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionFailed,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
     WorkflowExecutionStarted,
 )
 from clew.model.policies import WorkflowExecutionStatus
@@ -71,6 +80,8 @@ class RunEntry:
         state: The state after everything submitted so far.
         tail: The latest events, dense up to the newest; `tail_from` is the id of the first of them.
         scheduled: Events of pending activities that this node has seen, which hold their inputs.
+        initiated: Events that ask something of another execution and are not answered yet, as far as this node has
+            seen them.
     """
 
     __slots__ = (
@@ -79,6 +90,7 @@ class RunEntry:
         "durable_last_event_id",
         "early",
         "expected_latest_run_key",
+        "initiated",
         "is_discarded",
         "items_are_rows",
         "next_at",
@@ -110,6 +122,7 @@ class RunEntry:
         self.tail: list[Event] = []
         self.tail_from = 1
         self.scheduled: dict[int, ActivityTaskScheduled] = {}
+        self.initiated: dict[int, Event] = {}
         self.started_event: WorkflowExecutionStarted | None = None
         self.expected_latest_run_key = 0
         self.persisted_version = 0
@@ -187,6 +200,22 @@ class RunEntry:
         if len(activities) > FEW_ACTIVITIES:
             return state.is_busy
         return any(activity.started_time is not None and activity.session for activity in activities.values())
+
+    def event_at(self, event_id: int) -> Event | None:
+        """One event, if it is at hand."""
+        event = self.initiated.get(event_id)
+        if event is None and event_id >= self.tail_from:
+            index = event_id - self.tail_from
+            return self.tail[index] if index < len(self.tail) else None
+        return event
+
+    def keep_initiated(self, events: list[Event]) -> None:
+        """Keep those of the stored events that ask for a child which is not known to have started."""
+        children = self.state.children
+        for event in events:
+            child = children.get(event.event_id)
+            if child is not None and not child.started_event_id:
+                self.initiated[event.event_id] = event
 
     def attention_to_persist(self) -> datetime | None:
         """The instant to store for this run.
@@ -360,6 +389,14 @@ def _drop_scheduled(entry: RunEntry, event: ActivityTaskCompleted) -> None:
     entry.scheduled.pop(event.scheduled_event_id, None)
 
 
+def _keep_initiated(entry: RunEntry, event: Event) -> None:
+    entry.initiated[event.event_id] = event
+
+
+def _drop_initiated(entry: RunEntry, event: ChildWorkflowExecutionStarted) -> None:
+    entry.initiated.pop(event.initiated_event_id, None)
+
+
 def _keep_started(entry: RunEntry, event: WorkflowExecutionStarted) -> None:
     if entry.state.needs_started_event:
         entry.started_event = event
@@ -372,6 +409,15 @@ _KEEP: Final[dict[type[BaseEvent], Callable[[RunEntry, Any], None]]] = {
     ActivityTaskFailed: _drop_scheduled,
     ActivityTaskTimedOut: _drop_scheduled,
     ActivityTaskCanceled: _drop_scheduled,
+    StartChildWorkflowExecutionInitiated: _keep_initiated,
+    ChildWorkflowExecutionStarted: _drop_initiated,
+    StartChildWorkflowExecutionFailed: _drop_initiated,
+    SignalExternalWorkflowExecutionInitiated: _keep_initiated,
+    ExternalWorkflowExecutionSignaled: _drop_initiated,
+    SignalExternalWorkflowExecutionFailed: _drop_initiated,
+    RequestCancelExternalWorkflowExecutionInitiated: _keep_initiated,
+    ExternalWorkflowExecutionCancelRequested: _drop_initiated,
+    RequestCancelExternalWorkflowExecutionFailed: _drop_initiated,
 }
 """The events that are kept at hand, and those that end the need for one."""
 

@@ -9,6 +9,7 @@ or asyncio's is the line a person wants; the name of what it called says what it
 from __future__ import annotations
 
 import asyncio
+import itertools
 import linecache
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
@@ -18,6 +19,9 @@ from clew.replay.commands import is_internal, known_files
 
 LINES_MAX: Final = 20
 """Waiting coroutines listed for one run."""
+
+TASKS_MAX: Final = 10 * LINES_MAX
+"""Waiting tasks that are looked at for that list; a wide fan-out has thousands in one line."""
 
 _HIDDEN: Final = frozenset(("__aenter__", "__aexit__", "_wait", "_bare_wait", "wait_for"))
 
@@ -58,7 +62,7 @@ def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
 def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
     """Give one line, ``what @ file:line``, for each waiting task."""
     lines: dict[str, None] = {}
-    for task in tasks:
+    for task in itertools.islice(tasks, TASKS_MAX):
         place = where(task)
         if place is not None:
             what, code, number = place
