@@ -164,6 +164,12 @@ FUZZ_EXAMPLES ?= 20000
 fuzz: $(VENV)/.stamp-dev ## Feed every reader of outside bytes what no one should send (FUZZ_EXAMPLES=…)
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest --timeout 0 tests/fuzz $(ARGS)
 
+# atheris has wheels for few Pythons, so it is no part of the development tools.
+.PHONY: fuzz-coverage
+fuzz-coverage: $(VENV)/.stamp-dev ## Fuzz every reader led by coverage, minutes each (ARGS="--seconds 120 --only cron")
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[fuzz-coverage]'
+	$(PY) -m tests.fuzz.coverage $(ARGS)
+
 .PHONY: sbom
 sbom: ## Write a bill of materials of an installation with all extras to build/sbom.cdx.json
 	scripts/sbom.sh $(PYTHON) sbom

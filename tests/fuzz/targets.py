@@ -1,6 +1,7 @@
 """What reads bytes from outside, one function each: it takes anything, and either reads it or says no in its own words.
 
-Owns: the list. Frames of the link and the HTTP API have fuzz tests of their own, beside their other tests.
+Owns: the list. Sessions of the link, and requests that fit the API's document, have fuzz tests of their own, beside
+their other tests.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from clew.engine.callbacks import open_callback
 from clew.engine.reading import _page_position
 from clew.engine.visibility import parse_filter
 from clew.exceptions import ClewError
+from clew.link import frames
 from clew.link.calls import METHODS, decode_worker_hello
+from clew.link.codes import LinkViolation
 from clew.model.access import parse_grant
 from clew.model.events import decode_events, encode_events
 from clew.model.history import WorkflowHistory
@@ -41,6 +44,7 @@ from clew.server.security.tokens import TokenAuthenticator, TokenSettings
 from clew.service.errors import RPCError
 from clew.service.tokens import decode_task_token
 from clew.testing import ManualClock
+from tests.fuzz import http
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -189,6 +193,17 @@ def _duration(data: bytes) -> None:
     Duration().convert(data.decode("utf-8", "replace"), None, None)
 
 
+def _frame(data: bytes) -> None:
+    """The first byte says which reader: of either end's frames, of messages that came in parts, of greetings."""
+    readers = (
+        frames.FROM_CLIENT.frame, frames.FROM_SERVER.frame, frames.FROM_CLIENT.message, frames.FROM_SERVER.message,
+        frames.decode_hello, frames.decode_greeting,
+    )  # fmt: skip
+    read = readers[(data[0] if data else 0) % len(readers)]
+    found = read(data[1:])
+    assert read(frames.encode(found)) == found, "what was read is written and read again"
+
+
 _KEY = b"clew_0123456789abcdef01_" + b"A" * 43
 _HISTORY = (
     b'{"workflow_id":"w","events":[{"type":"WorkflowExecutionStarted","event_id":1,'
@@ -261,6 +276,17 @@ TARGETS: dict[str, Target] = {
         (b"CRON_TZ=", b"@every ", b"*/", b"-", b",", b"L", b"#", b"W", b" * * * *", b"../../etc/passwd"),
     ),
     "call_body": Target(_request, (RPCError,), (b"\x14" + _START,), (b'{"namespace":"', b'"input":[')),
+    "link_frame": Target(
+        _frame,
+        (LinkViolation,),
+        (
+            b"\x00" + frames.encode_data(1, 0, [frames.encode(frames.Call(1, "describe", 0, b"{}"))]),
+            b"\x01" + frames.encode_data(1, 0, [frames.encode(frames.Answer(1, b"{}"))]),
+            b"\x04" + frames.encode(frames.Hello(versions=(1,))),
+        ),
+        (b"\x94\x00", b"\x91", b"\xc0", b"\xdd\xff\xff\xff\xff"),
+    ),
+    "http": Target(http.answer_request, (), http.EXAMPLES, http.WORDS),
     "worker_hello": Target(
         decode_worker_hello,
         (RPCError,),
