@@ -249,7 +249,37 @@ FAULTS: tuple[Fault, ...] = (
         "offer.started.previous_started_event_id + 1",
         "offer.started.previous_started_event_id + 2",
     ),
+    Fault(
+        "lost-worker-keeps-its-task",
+        "what a worker held is not released when it is gone, nor times out",
+        "clew.core.due:_task_due",
+        "time_out_task(step)",
+        "pass",
+    ),
+    Fault(
+        "stale-read",
+        "a query is answered from what the run was like when the worker first saw it",
+        "clew.engine.queries:QueryDesk.ask",
+        "return QueryWorkflowResponse(result=result.result)",
+        "seen = self.__dict__.setdefault('_seen', {})\n"
+        "kept = seen.setdefault((entry.run_key, request.query_type), result.result)\n"
+        "return QueryWorkflowResponse(result=kept)",
+    ),
     # --- the worker's half
+    Fault(
+        "signals-after-the-end",
+        "run does not stand back for signals that came with its task",
+        "clew.replay.machine:WorkflowMachine._apply_messages",
+        "self._holds_main = hold_through > 0",
+        "self._holds_main = False",
+    ),
+    Fault(
+        "recorded-step-runs-again",
+        "a local step whose marker is there is run again",
+        "clew.replay.machine:WorkflowMachine._feed",
+        "if isinstance(event, e.MarkerRecorded):",
+        "if False:",
+    ),
     # --- what the simulation once found for real
     Fault(
         "once-versions-counted",
@@ -278,6 +308,62 @@ FAULTS: tuple[Fault, ...] = (
         "clew.engine.updates:UpdateDesk._after_close",
         "if admission.completed_event_id:",
         "if False:",
+    ),
+    Fault(
+        "once-repeat-tried-for-ever",
+        "the repeat of a signal-with-start whose run has closed is made again and again",
+        "clew.engine.starts:Starter._decide_on",
+        "if extras.signal is not None and has_taken(state, request.request_id):",
+        "if False:",
+    ),
+    Fault(
+        "once-cancel-reaches-the-next-run",
+        "a cancel request that is sent again reaches the run after the one that took it",
+        "clew.core.messages:decide_cancel_request",
+        "if request.request_id and request.request_id in state.earlier_request_ids:",
+        "if False:",
+    ),
+    Fault(
+        "once-close-believed-too-early",
+        "a child is dealt with after a close of its parent that may yet be lost",
+        "clew.engine.outbox:Outbox._is_over",
+        "await self._apply(entry, look, None)",
+        "return not entry.state.is_open",
+    ),
+    Fault(
+        "once-lost-claim-by-the-wrong-clock",
+        "a claim whose answer was lost is looked for by a clock that may run ahead",
+        "clew.engine.matching:Matcher._drain",
+        "self._clock.call_at(lease_ends_at, partial(self._note_lost_claim, queue, kind))",
+        "loop.call_later(self._claim_lease.total_seconds() + CLAIM_RETRY_SECONDS, self._note_lost_claim, queue, kind)",
+    ),
+    Fault(
+        "once-condition-over-handler",
+        "run goes on for a condition that held before the signal it stands back for",
+        "clew.replay.runtime:WorkflowRuntime.check_conditions",
+        "if task is held_back and task is not None:",
+        "if False:",
+    ),
+    Fault(
+        "once-task-dropped-for-a-stale-memory",
+        "a node whose memory of a run is behind removes the row of its task",
+        "clew.engine.claims:Claims.start",
+        "if isinstance(refused, Rejection):\n        if not await self._locator.is_current(entry):",
+        "if isinstance(refused, Rejection):\n    if False:",
+    ),
+    Fault(
+        "once-answered-when-decided",
+        "a signal-with-start that came twice is answered when the other is decided, and not yet durable",
+        "clew.engine.engine:Engine.signal_with_start",
+        "if started.response.started:",
+        "if started.response.started or start.request_id in started.entry.state.recent_request_ids:",
+    ),
+    Fault(
+        "once-another-nodes-version",
+        "two nodes give what follows a version the same one, and take each other's writes for their own",
+        "clew.engine.ids:TimedIds.version_after",
+        "self.next_run_key(version)",
+        "version + 1",
     ),
     Fault(
         "once-start-fails-for-ever",

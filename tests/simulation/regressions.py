@@ -1,0 +1,380 @@
+"""What the simulation found, each pinned by a small test of its own that needs no seed.
+
+Owns: `REGRESSIONS`: by the name of the planted fault that takes its mend back, a function that fails while it is taken
+back. A plan in ``found/`` shows the same in the world where it was seen, but only as long as the engine does everything
+in the order of that day; these do not depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from clew import workflow
+from clew.adapters import SystemEntropy
+from clew.engine import Engine
+from clew.engine.ids import IdBlocks, TimedIds
+from clew.engine.matching import CLAIM_LEASE, CLAIM_RETRY_SECONDS
+from clew.engine.starts import shard_of
+from clew.model import commands as c
+from clew.model.events import WorkflowTaskFailedCause
+from clew.model.failure import ApplicationInfo, Failure
+from clew.model.policies import ParentClosePolicy
+from clew.ports.store import Store, StoreFull, StoreUnavailable
+from clew.replay import LocalActivityOutcome, LocalActivityRequest, MachineOptions
+from clew.service import requests as r
+from clew.service.errors import RPCError
+from clew.stores import open_by_address
+from clew.testing import ManualClock
+from clew.testing.faults import Faults
+from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
+from tests.fleet.shop import SHARD_COUNT, FleetShop
+from tests.unit.replay.story import Story, WorkerDied
+from tests.unit.replay.story import payloads as story_payloads
+
+SECOND = timedelta(seconds=1)
+CAUSE = WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
+
+
+class FaultyShop(Shop):
+    """A shop whose store does as the test says."""
+
+    def __init__(self, path: str = "sqlite::memory:") -> None:
+        super().__init__(path)
+        self.faults = Faults()
+
+    async def open(self) -> None:
+        """Open the store and start an engine on it, with the faults between them."""
+        clock = self.clock.attach(asyncio.get_running_loop())
+        store, *_ = await open_by_address(self.path, clock=clock)
+        self.engine = Engine(self.faults.wrap(store), clock=clock, entropy=SystemEntropy())
+        self.service = self.engine
+        await self.engine.start()
+
+
+async def in_shop(check: Callable[[FaultyShop], Awaitable[None]]) -> None:
+    """Run a check on an engine in memory."""
+    shop = FaultyShop()
+    await shop.open()
+    try:
+        await check(shop)
+    finally:
+        await shop.close()
+
+
+def start_request(request_id: str) -> r.StartWorkflowRequest:
+    return r.StartWorkflowRequest(
+        namespace="default", workflow_id="w1", workflow_type="W", task_queue="q", request_id=request_id
+    )
+
+
+# --- starts, signals and cancels that are sent again ------------------------------------------------------------------
+
+
+async def a_signal_with_start_is_sent_again_after_its_run_has_closed(shop: Shop) -> None:
+    """It had signalled a run which somebody else started; the repeat was taken for a new start."""
+    started = await shop.start(request_id="other")
+    request = r.SignalWithStartRequest(start=start_request("one"), signal_name="s", signal_input=payloads(1))
+    told = await soon(shop.service.signal_with_start(request))
+    assert told.run_id == started.run_id
+    worker = await shop.worker()
+    await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution(result=payloads(1)))
+    again = await soon(shop.service.signal_with_start(request))
+    assert (again.run_id, again.started) == (started.run_id, False)
+
+
+async def _go_on_as_new(worker: ScriptedWorker) -> None:
+    command = c.ContinueAsNewWorkflowExecution(workflow_type="W", task_queue="q", input=payloads(2))
+    await worker.complete(await worker.workflow_task(), command)
+
+
+async def a_start_is_sent_again_after_its_run_went_on_and_closed(shop: Shop) -> None:
+    """The last run of the chain did not know the start of the first."""
+    worker = await shop.worker()
+    await shop.start(request_id="one")
+    await _go_on_as_new(worker)
+    shop.advance(2)  # A run that goes on at once is made to wait a little.
+    await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution(result=payloads(1)))
+    again = await shop.start(request_id="one")
+    assert not again.started
+
+
+async def a_cancel_is_sent_again_after_its_run_went_on(shop: Shop) -> None:
+    """It reached the run after the one whose code had taken it."""
+    worker = await shop.worker()
+    await shop.start(request_id="one")
+    task = await worker.workflow_task()
+    cancel = r.RequestCancelRequest(namespace="default", workflow_id="w1", request_id="cancel", reason="enough")
+    await soon(shop.service.request_cancel_workflow(cancel))
+    await worker.complete(task)
+    await _go_on_as_new(worker)
+    task = await worker.workflow_task()
+    await soon(shop.service.request_cancel_workflow(cancel))
+    await worker.complete(task)
+    assert "WorkflowExecutionCancelRequested" not in await shop.event_types()
+
+
+# --- workflow code and signals ----------------------------------------------------------------------------------------
+
+
+@workflow.defn
+class EndsAfterAStep:
+    """Gives what was signalled until its one step was done."""
+
+    def __init__(self) -> None:
+        self.notes: list[int] = []
+
+    @workflow.run
+    async def run(self) -> list[int]:
+        await workflow.execute_local_activity("step", start_to_close_timeout=SECOND)
+        return self.notes
+
+    @workflow.signal
+    def note(self, number: int) -> None:
+        self.notes.append(number)
+
+
+def _done(request: LocalActivityRequest) -> LocalActivityOutcome:
+    return LocalActivityOutcome(sequence=request.sequence, result=story_payloads(None))
+
+
+async def a_signal_comes_between_a_recorded_step_and_the_next_attempt() -> None:
+    """The run came to its end before the handler of the signal had its turn."""
+    story = Story(EndsAfterAStep, options=MachineOptions(runs_local_activities=True))
+    story.local = _done
+    story.dies_after_record = 1
+    with pytest.raises(WorkerDied):
+        story.run()
+    story.signal("note", 7)
+    story.run()
+    assert story.result() == [7]
+    story.replay_check()
+
+
+@workflow.defn
+class EndsWhenHandlersAreDone:
+    """Ends when it may and no handler is at work."""
+
+    def __init__(self) -> None:
+        self.may_end = False
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: self.may_end and workflow.all_handlers_finished())
+
+    @workflow.signal
+    def end(self) -> None:
+        self.may_end = True
+
+    @workflow.signal
+    async def work(self) -> None:
+        await workflow.execute_activity("work", start_to_close_timeout=SECOND)
+
+
+async def a_condition_holds_until_the_next_signal_begins_its_handler() -> None:
+    """The run went on for what the first of two signals had made true, over the handler of the second."""
+    story = Story(EndsWhenHandlersAreDone)
+    story.run()
+    story.signal("end")
+    story.signal("work")
+    story.run()
+    assert not story.is_closed, "the handler of the second signal is at work"
+    story.complete_activity("work-1")
+    story.run()
+    assert story.is_closed
+    story.replay_check()
+
+
+# --- an engine on a store with faults ---------------------------------------------------------------------------------
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """Look at every turn of the loop."""
+
+    async def look() -> None:
+        while not holds():
+            await asyncio.sleep(0)
+
+    await soon(look())
+
+
+async def _start_child(worker: ScriptedWorker, policy: ParentClosePolicy) -> None:
+    command = c.StartChildWorkflowExecution(
+        workflow_id="child", workflow_type="W", task_queue="q", parent_close_policy=policy
+    )
+    await worker.complete(await worker.workflow_task(), command)
+
+
+def _terminate(shop: Shop) -> Awaitable[None]:
+    return shop.service.terminate_workflow(r.TerminateWorkflowRequest(namespace="default", workflow_id="w1"))
+
+
+async def a_parent_closes_while_its_child_is_started(shop: FaultyShop) -> None:
+    """The child stood still for ever: nobody let it go, and it was not dealt with by its parent's close policy."""
+    worker = await shop.worker()
+    await shop.start()
+    outbox: Any = shop.engine._outbox
+    tell = outbox._tell
+
+    async def close_first(*args: Any) -> None:
+        outbox._tell = tell
+        await soon(_terminate(shop))
+        await tell(*args)
+
+    outbox._tell = close_first
+    await _start_child(worker, ParentClosePolicy.ABANDON)
+    assert (await worker.workflow_task()).token.workflow_id == "child"
+
+
+async def a_close_is_refused_by_the_store_while_a_child_is_started(shop: FaultyShop) -> None:
+    """The start was given up for a close that then did not happen."""
+    worker = await shop.worker()
+    await shop.start()
+    outbox: Any = shop.engine._outbox
+    event_of = outbox._event
+    closing: list[asyncio.Future[None]] = []
+
+    async def close_meanwhile(parent: Any, event_id: int) -> Any:
+        outbox._event = event_of
+        event = await event_of(parent, event_id)
+        shop.faults.fail("commit_if_current", StoreFull("no room"), times=1)
+        closing.append(asyncio.ensure_future(_terminate(shop)))
+        await _until(lambda: not parent.state.is_open)
+        return event
+
+    outbox._event = close_meanwhile
+    await _start_child(worker, ParentClosePolicy.ABANDON)
+    assert (await worker.workflow_task()).token.workflow_id == "child"
+    await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def a_claim_is_made_and_its_answer_lost(shop: FaultyShop) -> None:
+    """The task was looked for again by the loop's time, not by that of the clock by which the claim ends."""
+    await shop.start()
+    await shop.settle()
+    shop.faults.lose_answer("claim_tasks", StoreUnavailable("the answer is lost"))
+    worker = await shop.worker()
+    # For activities, for the workflow task, and for that once more: it is claimed.
+    await _until(lambda: shop.faults.calls["claim_tasks"] >= 3)
+    await shop.settle()
+    shop.advance(CLAIM_LEASE.total_seconds() + 2 * CLAIM_RETRY_SECONDS)
+    assert (await worker.workflow_task()).token.workflow_id == "w1"
+
+
+async def a_signal_with_start_is_sent_twice_at_once(shop: FaultyShop) -> None:
+    """The second was answered when the first was decided, and not yet durable."""
+    await shop.start(request_id="other")
+    held = shop.faults.hold("commit_if_current", times=1)
+    first, second = (asyncio.ensure_future(shop.service.signal_with_start(_signal_with_start())) for _ in range(2))
+    await _until(lambda: held.held_count == 1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_early = first.done() or second.done()
+    held.release()
+    answers = await soon(asyncio.gather(first, second))
+    assert not is_early
+    assert len({answer.run_id for answer in answers}) == 1
+
+
+def _signal_with_start() -> r.SignalWithStartRequest:
+    return r.SignalWithStartRequest(start=start_request("one"), signal_name="s", signal_input=payloads(1))
+
+
+async def the_store_refuses_a_commit_while_an_engine_starts() -> None:
+    """A date was counted back from the first that there is, and the start waited for ever."""
+    with tempfile.TemporaryDirectory() as folder:
+        shop = FaultyShop(f"sqlite:{folder}/shop.db")
+        await shop.open()
+        worker = await shop.worker()
+        await shop.start()
+        await worker.workflow_task()
+        await shop.close()
+        # The worker is gone, so its task is given back while the engine starts; if that fails, so does the start.
+        shop.faults.fail("commit_if_current", StoreUnavailable("away"))
+        with pytest.raises(RPCError, match="away"):
+            await soon(shop.open())
+        await shop.close()
+
+
+async def a_node_claims_a_task_that_it_remembers_otherwise() -> None:
+    """It was refused the start of an attempt it did not know of, and removed the task."""
+    shop = FleetShop(nodes=2)
+    await shop.open()
+    try:
+        first, second = shop.nodes
+        # A run whose deadlines the second node sees to, and which the first remembers.
+        workflow_id = next(f"w{n}" for n in range(100) if shard_of("default", f"w{n}", SHARD_COUNT) in second.shards)
+        await soon(first.engine.start_workflow(msgspec.structs.replace(start_request("one"), workflow_id=workflow_id)))
+        await shop.settle()
+        shop.exchange.is_lossy = True
+        other = await shop.worker(second)
+        task = await other.workflow_task()
+        failure = Failure(message="not yet", info=ApplicationInfo(type="NotYet"))
+        await soon(
+            second.engine.fail_workflow_task(r.FailWorkflowTaskRequest(token=task.token, cause=CAUSE, failure=failure))
+        )
+        assert other.session is not None
+        other.session.detach()
+        await shop.settle()
+        shop.advance(2)
+        await shop.settle()
+        third = await shop.worker(first)
+        assert (await third.workflow_task()).attempt == 2
+    finally:
+        await shop.close()
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+class _Blocks:
+    """The part of a store that gives blocks of ids."""
+
+    async def reserve_run_keys(self, count: int) -> int:
+        return 1
+
+    reserve_task_ids = reserve_run_keys
+
+
+async def two_writes_are_decided_on_the_same_version() -> None:
+    """Both got the same version, so that a third found what it expected, of another write."""
+    blocks = IdBlocks(cast("Store", cast("Any", _Blocks())))
+    versions = [blocks.version_after(version) for version in (3, 3, 2)]
+    assert len(set(versions)) == 3
+    assert all(new > old for new, old in zip(versions, (3, 3, 2), strict=True))
+
+
+async def two_nodes_decide_on_the_same_version() -> None:
+    """Both gave what follows it the same one, and each took the write of the other for its own."""
+    clock = ManualClock().attach(asyncio.get_running_loop())
+    nodes = [TimedIds(clock), TimedIds(clock)]
+    for number, node in enumerate(nodes):
+        node.renumber(number)
+    assert len({node.version_after(3) for node in nodes}) == 2
+
+
+def _shop(check: Callable[[FaultyShop], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    return lambda: in_shop(check)
+
+
+REGRESSIONS: dict[str, Callable[[], Awaitable[Any]]] = {
+    "once-repeat-tried-for-ever": _shop(a_signal_with_start_is_sent_again_after_its_run_has_closed),
+    "chain-forgets-starts": _shop(a_start_is_sent_again_after_its_run_went_on_and_closed),
+    "once-cancel-reaches-the-next-run": _shop(a_cancel_is_sent_again_after_its_run_went_on),
+    "once-end-over-signals": a_signal_comes_between_a_recorded_step_and_the_next_attempt,
+    "once-condition-over-handler": a_condition_holds_until_the_next_signal_begins_its_handler,
+    "once-child-left-behind": _shop(a_parent_closes_while_its_child_is_started),
+    "once-close-believed-too-early": _shop(a_close_is_refused_by_the_store_while_a_child_is_started),
+    "once-lost-claim-by-the-wrong-clock": _shop(a_claim_is_made_and_its_answer_lost),
+    "once-answered-when-decided": _shop(a_signal_with_start_is_sent_twice_at_once),
+    "once-start-fails-for-ever": the_store_refuses_a_commit_while_an_engine_starts,
+    "once-task-dropped-for-a-stale-memory": a_node_claims_a_task_that_it_remembers_otherwise,
+    "once-versions-counted": two_writes_are_decided_on_the_same_version,
+    "once-another-nodes-version": two_nodes_decide_on_the_same_version,
+}
