@@ -83,6 +83,20 @@ FAULTS: tuple[Fault, ...] = (
         "if operation is not None and operation.reply is None:\n    operation.answer(None)\nif transition.events:",
     ),
     Fault(
+        "refusal-before-commit",
+        "a refusal is told although the state it rests on may be lost",
+        "clew.engine.funnel:Funnel._after_current",
+        "self._pipeline.after_current(entry, settled)",
+        "tell()",
+    ),
+    Fault(
+        "close-and-successor-apart",
+        "a run's close and the run that follows are written one after the other",
+        "clew.engine.pipeline:CommitPipeline.submit_together",
+        "if heads[0] is not None and heads[1] is not None:",
+        "if False:",
+    ),
+    Fault(
         "failed-state-kept",
         "the state in memory is kept although its commit failed",
         "clew.engine.runs:RunCache.discard",
@@ -118,6 +132,13 @@ FAULTS: tuple[Fault, ...] = (
         "clew.core.activities:_find",
         "not (activity.lease_id == token.lease_id and activity.attempt == token.attempt)",
         "False",
+    ),
+    Fault(
+        "any-worker-may-answer",
+        "a workflow task may be answered by a worker that lost it",
+        "clew.core.workflow_tasks:held_task",
+        "or task.lease_id != token.lease_id",
+        "",
     ),
     Fault(
         "one-attempt-too-many",

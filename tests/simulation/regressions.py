@@ -1,4 +1,4 @@
-"""What the simulation found, each pinned by a small test of its own that needs no seed.
+"""What the simulation found, and what it finds too rarely, each pinned by a small test that needs no seed.
 
 Owns: `REGRESSIONS`: by the name of the planted fault that takes its mend back, a function that fails while it is taken
 back. A plan in ``found/`` shows the same in the world where it was seen, but only as long as the engine does everything
@@ -34,7 +34,7 @@ from clew.stores import open_by_address
 from clew.testing import ManualClock
 from clew.testing.faults import Faults
 from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
-from tests.fleet.shop import SHARD_COUNT, FleetShop
+from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
 from tests.unit.replay.story import Story, WorkerDied
 from tests.unit.replay.story import payloads as story_payloads
 
@@ -204,6 +204,12 @@ async def _until(holds: Callable[[], bool]) -> None:
     await soon(look())
 
 
+async def _is_let_go(worker: ScriptedWorker, workflow_id: str) -> None:
+    """The run gets a workflow task, whatever others get before."""
+    while (await worker.workflow_task()).token.workflow_id != workflow_id:
+        worker.grant()
+
+
 async def _start_child(worker: ScriptedWorker, policy: ParentClosePolicy) -> None:
     command = c.StartChildWorkflowExecution(
         workflow_id="child", workflow_type="W", task_queue="q", parent_close_policy=policy
@@ -229,7 +235,7 @@ async def a_parent_closes_while_its_child_is_started(shop: FaultyShop) -> None:
 
     outbox._tell = close_first
     await _start_child(worker, ParentClosePolicy.ABANDON)
-    assert (await worker.workflow_task()).token.workflow_id == "child"
+    await _is_let_go(worker, "child")
 
 
 async def a_close_is_refused_by_the_store_while_a_child_is_started(shop: FaultyShop) -> None:
@@ -250,7 +256,7 @@ async def a_close_is_refused_by_the_store_while_a_child_is_started(shop: FaultyS
 
     outbox._event = close_meanwhile
     await _start_child(worker, ParentClosePolicy.ABANDON)
-    assert (await worker.workflow_task()).token.workflow_id == "child"
+    await _is_let_go(worker, "child")
     await asyncio.gather(*closing, return_exceptions=True)
 
 
@@ -302,6 +308,21 @@ async def the_store_refuses_a_commit_while_an_engine_starts() -> None:
         await shop.close()
 
 
+async def _fail_next_task(shop: FleetShop, node: Node) -> None:
+    """A worker of this node comes, fails a workflow task and goes; the next attempt is queued."""
+    worker = await shop.worker(node)
+    task = await worker.workflow_task()
+    failure = Failure(message="not yet", info=ApplicationInfo(type="NotYet"))
+    await soon(
+        node.engine.fail_workflow_task(r.FailWorkflowTaskRequest(token=task.token, cause=CAUSE, failure=failure))
+    )
+    assert worker.session is not None
+    worker.session.detach()
+    await shop.settle()
+    shop.advance(20)
+    await shop.settle()
+
+
 async def a_node_claims_a_task_that_it_remembers_otherwise() -> None:
     """It was refused the start of an attempt it did not know of, and removed the task."""
     shop = FleetShop(nodes=2)
@@ -311,23 +332,62 @@ async def a_node_claims_a_task_that_it_remembers_otherwise() -> None:
         # A run whose deadlines the second node sees to, and which the first remembers.
         workflow_id = next(f"w{n}" for n in range(100) if shard_of("default", f"w{n}", SHARD_COUNT) in second.shards)
         await soon(first.engine.start_workflow(msgspec.structs.replace(start_request("one"), workflow_id=workflow_id)))
-        await shop.settle()
+        await _fail_next_task(shop, first)
+        # From the second attempt on a task has no events of its own, and so the id of the one before.
         shop.exchange.is_lossy = True
-        other = await shop.worker(second)
-        task = await other.workflow_task()
-        failure = Failure(message="not yet", info=ApplicationInfo(type="NotYet"))
-        await soon(
-            second.engine.fail_workflow_task(r.FailWorkflowTaskRequest(token=task.token, cause=CAUSE, failure=failure))
-        )
-        assert other.session is not None
-        other.session.detach()
-        await shop.settle()
-        shop.advance(2)
-        await shop.settle()
+        await _fail_next_task(shop, second)
         third = await shop.worker(first)
-        assert (await third.workflow_task()).attempt == 2
+        assert (await third.workflow_task()).attempt == 3
     finally:
         await shop.close()
+
+
+# --- faults that a bounded search for a seed did not show -------------------------------------------------------------
+
+
+async def a_call_is_refused_for_a_close_that_is_not_durable_yet(shop: FaultyShop) -> None:
+    """The refusal has to wait for the commit that it rests on."""
+    await shop.start()
+    held = shop.faults.hold("commit_if_current", times=1)
+    closing = asyncio.ensure_future(_terminate(shop))
+    await _until(lambda: held.held_count == 1)
+    signal = asyncio.ensure_future(shop.signal("late"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_early = signal.done()
+    held.release()
+    await soon(closing)
+    with pytest.raises(RPCError, match=r"closed|completed"):
+        await signal
+    assert not is_early
+
+
+async def a_run_goes_on_as_new(shop: FaultyShop) -> None:
+    """Its close and the run that follows are one unit of the store."""
+    units: list[int] = []
+    store: Any = shop.engine._pipeline._store
+    commit = store.commit_if_current
+
+    def commit_if_current(rows: Any) -> Any:
+        units.extend(len(unit) for unit in rows)
+        return commit(rows)
+
+    worker = await shop.worker()
+    await shop.start()
+    task = await worker.workflow_task()
+    store.commit_if_current = commit_if_current
+    await worker.complete(task, c.ContinueAsNewWorkflowExecution(workflow_type="W", task_queue="q", input=payloads(2)))
+    assert 2 in units
+
+
+async def a_worker_answers_a_task_that_it_lost(shop: FaultyShop) -> None:
+    """The attempt is the same, the lease is not."""
+    worker = await shop.worker()
+    await shop.start()
+    task = await worker.workflow_task()
+    stale = msgspec.structs.replace(task.token, lease_id=task.token.lease_id + 1)
+    with pytest.raises(RPCError):
+        await soon(shop.service.complete_workflow_task(r.CompleteWorkflowTaskRequest(token=stale)))
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -363,6 +423,9 @@ def _shop(check: Callable[[FaultyShop], Awaitable[None]]) -> Callable[[], Awaita
     return lambda: in_shop(check)
 
 
+FAILURES: tuple[type[BaseException], ...] = (AssertionError, TimeoutError, OverflowError, pytest.fail.Exception)
+"""How a regression fails."""
+
 REGRESSIONS: dict[str, Callable[[], Awaitable[Any]]] = {
     "once-repeat-tried-for-ever": _shop(a_signal_with_start_is_sent_again_after_its_run_has_closed),
     "chain-forgets-starts": _shop(a_start_is_sent_again_after_its_run_went_on_and_closed),
@@ -377,4 +440,7 @@ REGRESSIONS: dict[str, Callable[[], Awaitable[Any]]] = {
     "once-task-dropped-for-a-stale-memory": a_node_claims_a_task_that_it_remembers_otherwise,
     "once-versions-counted": two_writes_are_decided_on_the_same_version,
     "once-another-nodes-version": two_nodes_decide_on_the_same_version,
+    "refusal-before-commit": _shop(a_call_is_refused_for_a_close_that_is_not_durable_yet),
+    "close-and-successor-apart": _shop(a_run_goes_on_as_new),
+    "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
 }
