@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, cast
 
@@ -419,14 +419,14 @@ async def two_nodes_decide_on_the_same_version() -> None:
     assert len({node.version_after(3) for node in nodes}) == 2
 
 
-def _shop(check: Callable[[FaultyShop], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+def _shop(check: Callable[[FaultyShop], Awaitable[None]]) -> Callable[[], Coroutine[Any, Any, None]]:
     return lambda: in_shop(check)
 
 
 FAILURES: tuple[type[BaseException], ...] = (AssertionError, TimeoutError, OverflowError, pytest.fail.Exception)
 """How a regression fails."""
 
-REGRESSIONS: dict[str, Callable[[], Awaitable[Any]]] = {
+REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-repeat-tried-for-ever": _shop(a_signal_with_start_is_sent_again_after_its_run_has_closed),
     "chain-forgets-starts": _shop(a_start_is_sent_again_after_its_run_went_on_and_closed),
     "once-cancel-reaches-the-next-run": _shop(a_cancel_is_sent_again_after_its_run_went_on),
