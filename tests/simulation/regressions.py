@@ -184,7 +184,7 @@ async def a_condition_holds_until_the_next_signal_begins_its_handler() -> None:
     story.signal("end")
     story.signal("work")
     story.run()
-    assert not story.is_closed, "the handler of the second signal is at work"
+    assert story.kinds()[-1] == "ActivityTaskScheduled", "the handler of the second signal is at work"
     story.complete_activity("work-1")
     story.run()
     assert story.is_closed
