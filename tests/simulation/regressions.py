@@ -25,7 +25,7 @@ from clew.engine.starts import shard_of
 from clew.model import commands as c
 from clew.model.events import WorkflowTaskFailedCause
 from clew.model.failure import ApplicationInfo, Failure
-from clew.model.policies import ParentClosePolicy
+from clew.model.policies import ParentClosePolicy, RetryPolicy
 from clew.ports.store import Store, StoreFull, StoreUnavailable
 from clew.replay import LocalActivityOutcome, LocalActivityRequest, MachineOptions
 from clew.service import requests as r
@@ -390,6 +390,40 @@ async def a_worker_answers_a_task_that_it_lost(shop: FaultyShop) -> None:
         await soon(shop.service.complete_workflow_task(r.CompleteWorkflowTaskRequest(token=stale)))
 
 
+async def a_signal_is_sent_again_after_its_run_went_on(shop: FaultyShop) -> None:
+    """The chain knows what it has taken."""
+    worker = await shop.worker()
+    await shop.start(request_id="one")
+    task = await worker.workflow_task()
+    await shop.signal("s", request_id="signal")
+    await worker.complete(task)
+    await _go_on_as_new(worker)
+    shop.advance(2)
+    task = await worker.workflow_task()
+    await shop.signal("s", request_id="signal")
+    await worker.complete(task)
+    assert "WorkflowExecutionSignaled" not in await shop.event_types()
+
+
+async def an_attempt_reports_that_is_not_the_last(shop: FaultyShop) -> None:
+    """Its outcome came after it had failed, and another one was begun."""
+    worker = await shop.worker()
+    await shop.start()
+    command = c.ScheduleActivityTask(
+        activity_id="a", activity_type="A", task_queue="q", start_to_close_timeout=60 * SECOND,
+        retry_policy=RetryPolicy(initial_interval=SECOND),
+    )  # fmt: skip
+    await worker.complete(await worker.workflow_task(), command)
+    first = await worker.activity_task()
+    failure = Failure(message="not yet", info=ApplicationInfo(type="NotYet"))
+    await soon(shop.service.fail_activity(r.FailActivityRequest(token=first.token, failure=failure)))
+    worker.grant()
+    shop.advance(2)
+    assert (await worker.activity_task()).attempt == 2
+    with pytest.raises(RPCError):
+        await soon(shop.service.complete_activity(r.CompleteActivityRequest(token=first.token)))
+
+
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
@@ -442,5 +476,7 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-another-nodes-version": two_nodes_decide_on_the_same_version,
     "refusal-before-commit": _shop(a_call_is_refused_for_a_close_that_is_not_durable_yet),
     "close-and-successor-apart": _shop(a_run_goes_on_as_new),
+    "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
+    "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
 }
