@@ -271,13 +271,6 @@ FAULTS: tuple[Fault, ...] = (
         "offer.started.previous_started_event_id + 2",
     ),
     Fault(
-        "lost-worker-keeps-its-task",
-        "what a worker held is not released when it is gone, nor times out",
-        "clew.core.due:_task_due",
-        "time_out_task(step)",
-        "pass",
-    ),
-    Fault(
         "stale-read",
         "a query is answered from what the run was like when the worker first saw it",
         "clew.engine.queries:QueryDesk.ask",

@@ -157,6 +157,45 @@ async def a_signal_comes_between_a_recorded_step_and_the_next_attempt() -> None:
     story.replay_check()
 
 
+async def a_step_that_is_recorded_is_not_run_again() -> None:
+    """The next attempt goes on behind it."""
+    story = Story(EndsAfterAStep, options=MachineOptions(runs_local_activities=True))
+    story.local = _done
+    story.dies_after_record = 1
+    with pytest.raises(WorkerDied):
+        story.run()
+    story.run()
+    assert len(story.local_runs) == 1
+
+
+@workflow.defn
+class EndsAfterAnActivity:
+    """Gives what was signalled until its one activity was done."""
+
+    def __init__(self) -> None:
+        self.notes: list[int] = []
+
+    @workflow.run
+    async def run(self) -> list[int]:
+        await workflow.execute_activity("work", start_to_close_timeout=SECOND)
+        return self.notes
+
+    @workflow.signal
+    async def note(self, number: int) -> None:
+        await asyncio.sleep(0)
+        self.notes.append(number)
+
+
+async def a_signal_comes_with_what_ends_the_run() -> None:
+    """The run stands back until its handler has had its turn."""
+    story = Story(EndsAfterAnActivity)
+    story.run()
+    story.complete_activity("work-1")
+    story.signal("note", 7)
+    story.run()
+    assert story.result() == [7]
+
+
 @workflow.defn
 class EndsWhenHandlersAreDone:
     """Ends when it may and no handler is at work."""
@@ -424,6 +463,23 @@ async def an_attempt_reports_that_is_not_the_last(shop: FaultyShop) -> None:
         await soon(shop.service.complete_activity(r.CompleteActivityRequest(token=first.token)))
 
 
+async def a_question_is_asked_twice(shop: FaultyShop) -> None:
+    """Each is answered by the worker, and by what it says now."""
+    worker = await shop.worker()
+    await shop.start()
+    await worker.complete(await worker.workflow_task())
+    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="q")
+    for number in (1, 2):
+        asked = asyncio.ensure_future(shop.service.query_workflow(request))
+        task = await worker.workflow_task()
+        assert task.query is not None
+        result = r.QueryResult(query_id=task.query.query_id, result=payloads(number))
+        answer = r.AnswerQueryRequest(token=task.token, result=result)
+        await soon(shop.service.answer_query(answer))
+        worker.grant()
+        assert (await soon(asked)).result == payloads(number)
+
+
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
@@ -476,6 +532,9 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-another-nodes-version": two_nodes_decide_on_the_same_version,
     "refusal-before-commit": _shop(a_call_is_refused_for_a_close_that_is_not_durable_yet),
     "close-and-successor-apart": _shop(a_run_goes_on_as_new),
+    "recorded-step-runs-again": a_step_that_is_recorded_is_not_run_again,
+    "signals-after-the-end": a_signal_comes_with_what_ends_the_run,
+    "stale-read": _shop(a_question_is_asked_twice),
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),

@@ -61,7 +61,7 @@ def test_a_plan_that_fails_is_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Outbox, "wake", lambda self: None)
     plan = next(plan for plan in map(make_plan, range(100)) if simulate(plan).error)
-    smaller = shrink(plan, tries_max=60)
+    smaller = shrink(plan, tries_max=30)
     assert simulate(smaller).kind == simulate(plan).kind
     assert len(to_json(smaller)) < len(to_json(plan))
 
