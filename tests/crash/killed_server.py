@@ -25,17 +25,11 @@ import time
 import traceback
 from typing import NoReturn
 
-import clew.engine.engine
-import clew.engine.recovery
 from clew.cli import main
 from tests.crash.watched_files import Step, watch
 
 WAYS = ("before", "torn", "unsynced", "synced", "soon")
 _IMPORTED_FIRST = ("clew.server.node", "clew.storage.sqlite", "clew.storage.postgres", "asyncpg", "uvicorn.main")
-_ORPHAN_SECONDS = 0.5
-"""How long workers may take to come back, in place of half a minute: what a killed node had not yet handed out waits so
-long, and here most lives are over within a second or two."""
-
 _FRAME_HEADER_BYTES = 24
 _SOON_SECONDS_MAX = 0.003
 
@@ -116,8 +110,6 @@ def breed() -> None:
     """Begin lives as they are asked for, and tell of their ends, until the input ends."""
     for name in _IMPORTED_FIRST:
         importlib.import_module(name)
-    for module in (clew.engine.engine, clew.engine.recovery):
-        module.ORPHAN_SECONDS = _ORPHAN_SECONDS
     assert threading.active_count() == 1, "a process with threads must not fork"
     ends, end_of_child = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import sys
 from datetime import timedelta
 
 import pytest
 
 from clew import activity, workflow
 from clew.client import Client
-from clew.link.websocket import SUBPROTOCOL, ServerWire
+from clew.link.websocket import SUBPROTOCOL, UNACKNOWLEDGED_SECONDS_MAX, ServerWire, WebSocketDial, WebSocketWire
+from clew.link.websocket import Node as LinkNode
+from clew.linked import connect_over
 from clew.service.errors import RPCError
 from clew.worker import Worker
 from tests.link.node import Node
@@ -51,6 +55,52 @@ async def test_nobody_there() -> None:
 
     with pytest.raises(RPCError, match="No node can be reached"):
         await connect_server([("127.0.0.1", node.port)], patience_seconds=0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse when the queue is full")
+async def test_a_node_that_is_silent_does_not_keep_a_client_from_the_others() -> None:
+    """Its machine is gone, so nobody refuses the connection. Found by partitions: the client gave up in front of it."""
+    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):  # fill its queue: from then on it answers nobody
+            caller = waiting.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        async with Node() as node:
+            nodes = [LinkNode(*deaf.getsockname()), LinkNode("127.0.0.1", node.port)]
+            dial = WebSocketDial(nodes, chance=lambda: 0.0)
+            connection = await connect_over(dial, name="a,b", address="a,b")
+            await connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the socket option is Linux's")
+async def test_both_ends_notice_that_the_other_machine_acknowledges_nothing() -> None:
+    async with Node() as node:
+        wires: list[WebSocketWire] = []
+
+        class Nobody:
+            def frame_received(self, frame: bytes) -> None:
+                """Nothing comes."""
+
+            def wire_lost(self, code: int, reason: str) -> None:
+                """At the end."""
+
+        dial = WebSocketDial([LinkNode("127.0.0.1", node.port)], chance=lambda: 0.0)
+        wires.append(await dial(Nobody()))
+
+        async def look() -> None:
+            wires.extend(connection.wire for connection in node.server._connections)
+
+        await node.on_loop(look)
+        assert len(wires) == 2
+        for wire in wires:
+            assert wire._transport is not None
+            milliseconds = wire._transport.get_extra_info("socket").getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
+            )
+            assert milliseconds == UNACKNOWLEDGED_SECONDS_MAX * 1000
+        wires[0].abort()
 
 
 HANDSHAKE = (

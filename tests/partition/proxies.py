@@ -4,7 +4,8 @@ Owns: `ProxyNetwork`. Never: knows what is carried.
 
 How it works: what one side sends is read and written on to the other, unless the direction is cut: then nothing more is
 read, so that it waits as it would for packets that are sent again, and neither side is told. A connection made while
-either direction is cut is taken and never answered.
+either direction is cut is taken and never answered. `silence` is for the connections that there are: they stay half
+open for good, as behind a firewall that has forgotten them, and new ones are as usual.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class ProxyNetwork:
         self._chance = random.Random(seed)
         self._rules: dict[tuple[str, str], Rule] = {}
         self._changed = asyncio.Event()
+        self._opened_count = 0
+        self._silenced: dict[tuple[str, str], int] = {}
+        """Of connections up to this number, nothing arrives any more."""
         self._ports: dict[tuple[str, str, int], int] = {}
         self._listening: dict[tuple[str, int], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,6 +104,10 @@ class ProxyNetwork:
         self._rules = {}
         self._tell()
 
+    def silence(self, source: str, target: str) -> None:
+        """Nothing more arrives on the connections that there are."""
+        self._silenced[source, target] = self._opened_count
+
     # --- connections ------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
@@ -123,9 +131,11 @@ class ProxyNetwork:
             await self._free(caller, host)
             await self._free(host, caller)
             from_server, to_server = await asyncio.open_connection(_LOOPBACK, port)
+            self._opened_count += 1
+            number = self._opened_count
             sides = [
-                asyncio.ensure_future(self._pump(caller, host, reader, to_server)),
-                asyncio.ensure_future(self._pump(host, caller, from_server, writer)),
+                asyncio.ensure_future(self._pump(caller, host, number, reader, to_server)),
+                asyncio.ensure_future(self._pump(host, caller, number, from_server, writer)),
             ]
             try:
                 await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
@@ -141,8 +151,12 @@ class ProxyNetwork:
             if to_server is not None:
                 to_server.transport.abort()
 
-    async def _pump(self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: str, target: str, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while data := await reader.read(_CHUNK):
+            if number <= self._silenced.get((source, target), 0):
+                continue
             rule = await self._free(source, target)
             if rule.delay:
                 await asyncio.sleep(rule.delay * (1 + self._chance.random() / 2))

@@ -150,7 +150,7 @@ async def run_under_trouble(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(processes.end)
         await asyncio.gather(
-            *(_start_node(network, processes, node, database_port, database_path) for node in hosts.nodes)
+            *(start_node(network, processes, node, database_port, database_path) for node in hosts.nodes)
         )
         nodes = {host: _addresses(network, host, hosts) for host in (*hosts.workers, *hosts.clients, "control")}
         await asyncio.gather(
@@ -177,7 +177,8 @@ async def run_under_trouble(
     return Told(dict(sorted(episodes.items())), round(cut_seconds, 1), round(again_seconds, 1), outcome._asdict())
 
 
-async def _start_node(network: Network, processes: Processes, node: str, database_port: int, path: str) -> None:
+async def start_node(network: Network, processes: Processes, node: str, database_port: int, path: str) -> None:
+    """Start a node of the server on a host."""
     host, port = network.address(node, DATABASE, database_port)
     own_port = network.serve(node, SERVER_PORT)
     await processes.start(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
@@ -40,6 +41,13 @@ CLOSE_SECONDS_MAX: Final = 2.0
 _FRAME_BYTES_MAX: Final = 2 * MIB
 _HANDSHAKE_BYTES_MAX: Final = 96 * KIB
 """Before anybody is let in: room for the HTTP request and a greeting."""
+
+CONNECT_SECONDS_MAX: Final = 3.0
+"""For one address, while there are others to ask: long enough for a lost packet, well below a caller's patience."""
+
+UNACKNOWLEDGED_SECONDS_MAX: Final = 10.0
+"""How long the other machine may acknowledge nothing of what was sent: after that the connection counts as broken. A
+machine that vanished, or a cut that nobody tells of, is noticed so as soon as something is sent."""
 
 _REASON_BYTES_MAX: Final = 120
 """A close frame has room for 123 bytes of reason."""
@@ -116,8 +124,11 @@ class WebSocketWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        sock = transport.get_extra_info("socket")
+        self._descriptor = sock.fileno()
         keep_from_children(self._descriptor)
+        if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNACKNOWLEDGED_SECONDS_MAX * 1000))
 
     def data_received(self, data: bytes) -> None:
         """Let the library read, and pass on what it found."""
@@ -377,6 +388,8 @@ class WebSocketDial:
         self._chance = chance
         self._headers = headers or {}
         self._queue: list[tuple[Node, str, int]] = []
+        self._has_others = False
+        """Whether there is more than one address."""
         self._last: tuple[str, int] | None = None
         self._avoided: tuple[str, int] | None = None
 
@@ -388,16 +401,20 @@ class WebSocketDial:
         """
         if not self._queue:
             self._queue = await self._resolve()
+            self._has_others = len(self._queue) > 1
         node, address, port = self._queue.pop(0)
         loop = asyncio.get_running_loop()
         try:
-            _, wire = await loop.create_connection(
-                lambda: ClientWire(node, user, self._headers),
-                address,
-                port,
-                ssl=node.tls,
-                server_hostname=(node.domain or node.host) if node.tls is not None else None,
-            )
+            async with asyncio.timeout(CONNECT_SECONDS_MAX if self._has_others else None):
+                _, wire = await loop.create_connection(
+                    lambda: ClientWire(node, user, self._headers),
+                    address,
+                    port,
+                    ssl=node.tls,
+                    server_hostname=(node.domain or node.host) if node.tls is not None else None,
+                )
+        except TimeoutError as error:
+            raise ConnectionError(f"{node}: no answer within {CONNECT_SECONDS_MAX:g} s") from error
         except OSError as error:
             raise ConnectionError(f"{node}: {error}") from error
         try:
