@@ -38,8 +38,20 @@ demo: $(VENV)/.stamp-base ## Run 300 insurance claims while the worker is killed
 	$(PY) -m examples.claims.demo $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.stamp-dev ## Measure speed, next to the floor
+bench: $(VENV)/.stamp-dev ## Measure Clew beside the floor and the peers that are installed, and write the page
+	$(PY) -m benchmarks.beside --page $(ARGS)
+
+.PHONY: bench-clew
+bench-clew: $(VENV)/.stamp-dev ## Measure Clew in more detail, next to the floor (ARGS="W1 W2 --link …")
 	$(PY) -m benchmarks.run $(ARGS)
+
+.PHONY: bench-parked
+bench-parked: $(VENV)/.stamp-dev ## Measure what a million parked runs cost those that run
+	$(PY) -m benchmarks.parked $(ARGS)
+
+.PHONY: bench-growth
+bench-growth: $(VENV)/.stamp-dev ## Measure how cost grows with history, runs, backlog and payloads, and draw it
+	$(PY) -m benchmarks.growth --page $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(VENV)/.stamp-dev ## Install the engines that Clew is measured beside into build/peers (ARGS="dbos …")

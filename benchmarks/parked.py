@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000_000, help="sleepers")
     parser.add_argument("--turns", type=int, default=3, help="measurements of each store")
     parser.add_argument("--store", help="the address of the store to fill; a file that is removed when not given")
+    parser.add_argument("--filled", action="store_true", help="that store was filled before")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -62,14 +63,16 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
         full = options.store or f"sqlite:{folder}/full.db"
-        compare(full, f"sqlite:{folder}/empty.db", options.count, options.turns)
+        if not options.filled:
+            began = time.perf_counter()
+            asyncio.run(fill(full, options.count))
+            print(f"{options.count:,} parked runs written in {time.perf_counter() - began:.0f} s", flush=True)
+        if options.turns:
+            compare(full, f"sqlite:{folder}/empty.db", options.count, options.turns)
 
 
 def compare(full: str, empty: str, count: int, turns: int) -> None:
-    """Fill one store, measure both in turn, and print."""
-    began = time.perf_counter()
-    asyncio.run(fill(full, count))
-    print(f"{count:,} parked runs written in {time.perf_counter() - began:.0f} s", flush=True)
+    """Measure both stores in turn, and print."""
     found: dict[str, list[Figures]] = {empty: [], full: []}
     for _ in range(turns):
         for store, figures in found.items():
