@@ -39,8 +39,7 @@ on one machine, load, worker and engine sharing its processors. Figures are medi
 `benchmarks/peers`; a peer is measured where it is installed (`make bench-peers`). The floor is the least work that an
 engine which records the same can do in Python (`benchmarks/floor.py`). Restate and DBOS have one kind of step, which
 runs in the process of the workflow, as a local step of Clew does; an activity of Clew goes through a task queue to any
-worker. Their figures stand in both lines. On PostgreSQL: [another page](benchmarks-postgres.md). How cost grows:
-[a third one](../explanation/growth.md)."""
+worker. Their figures stand in both lines. The same on one PostgreSQL server: `make bench-postgres`."""
 
 REMARKS: Final = """\
 The round trip of W7 is an update (Clew, Temporal), a durable promise resolved and another awaited (Restate), or a
