@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_the_slope_is_the_exponent_of_growth(points: list[tuple[float, float]], 
 
 def test_every_point_is_drawn_inside_the_picture() -> None:
     points = [(50.0, 310.0), (5_000.0, 290.0), (50_000.0, 12_000.0)]
-    root = ElementTree.fromstring(draw(points, title="A & B", x_label="n", y_label="µs"))
+    root = ET.fromstring(draw(points, title="A & B", x_label="n", y_label="µs"))
     circles = [element for element in root.iter() if element.tag.endswith("circle")]
     assert len(circles) == len(points)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
