@@ -23,15 +23,20 @@ class Bench:
         client: Connected to the engine.
         make_worker: The engine's `Worker` class.
         read_history: Gives the projected events of a workflow id and run id (the latest run when empty).
+        reset_run: Resets a run (workflow id, run id, event id, what to leave out), and gives the new run's id.
     """
 
-    def __init__(self, name: str, client: Any, make_worker: Callable[..., Any], read_history: Any) -> None:
+    def __init__(
+        self, name: str, client: Any, make_worker: Callable[..., Any], read_history: Any, reset_run: Any
+    ) -> None:
         self.name = name
         self.client = client
         self.queue = f"{name}/queue"
         self.watched: list[tuple[str, str]] = []
+        self._labels: dict[str, str] = {}
         self._make_worker = make_worker
         self._read_history = read_history
+        self._reset_run = reset_run
 
     def id(self, name: str) -> str:
         """A workflow id (or queue) that no other program has."""
@@ -82,6 +87,19 @@ class Bench:
                     return
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
+    async def reset(
+        self, workflow_id: str, run_id: str = "", *, task: int = 0, event_id: int = 0, without: Sequence[str] = ()
+    ) -> Any:
+        """Reset the run to its workflow task of that number, counted from 1, or to an event; gives the new handle."""
+        if task:
+            events = await self._read_history(workflow_id, run_id)
+            completed = [event["id"] for event in events if event["type"] == "WorkflowTaskCompleted"]
+            event_id = completed[task - 1]
+        new_run_id = await self._reset_run(workflow_id, run_id, event_id, without)
+        self.watch(workflow_id, new_run_id)
+        self._labels[new_run_id] = f"{workflow_id} reset #{len(self._labels) + 1}"
+        return self.client.get_workflow_handle(workflow_id, run_id=new_run_id)
+
     async def histories(self) -> dict[str, list[dict[str, Any]]]:
         """The projected history of every run that is compared, run after run of each chain."""
         found: dict[str, list[dict[str, Any]]] = {}
@@ -91,7 +109,7 @@ class Bench:
             while first:
                 events = await self._read_history(workflow_id, first)
                 number += 1
-                found[f"{workflow_id} #{number}" + (" named" if run_id else "")] = events
+                found[self._labels.get(run_id) or f"{workflow_id} #{number}" + (" named" if run_id else "")] = events
                 first = "" if run_id else str(events[-1].get("new_execution_run_id", ""))
         return found
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import json
 import types
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from clew.client import Client
+from clew.client import Client, ResetReapplyExcludeType
 from clew.model.payload import from_stored
 from clew.worker import Worker
 from tests.compat.test_programs import load
@@ -82,7 +83,15 @@ async def run(name: str, program: Any, address: str) -> dict[str, list[dict[str,
             history = await client.get_workflow_handle(workflow_id, run_id=run_id or None).fetch_history()
             return [from_clew(event) for event in history.events]
 
-        bench = Bench(name, client, Worker, read)
+        async def reset(workflow_id: str, run_id: str, event_id: int, without: Sequence[str]) -> str:
+            made = await client.get_workflow_handle(workflow_id, run_id=run_id or None).reset(
+                reason="mend",
+                event_id=event_id,
+                reapply_exclude=[ResetReapplyExcludeType(kind.capitalize()) for kind in without],
+            )
+            return made.run_id or ""
+
+        bench = Bench(name, client, Worker, read, reset)
         await program(bench)
         return scrub(await bench.histories())
     finally:

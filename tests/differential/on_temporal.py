@@ -12,6 +12,8 @@ import importlib.util
 import json
 import sys
 import types
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ def load(path: Path) -> types.ModuleType:
 
 async def run(name: str, program: Any, client: Any) -> dict[str, list[dict[str, Any]]]:
     """Run one program and give its scrubbed histories."""
+    from temporalio.api.common.v1 import WorkflowExecution
+    from temporalio.api.enums.v1 import ResetReapplyExcludeType
+    from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
     from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
     def worker(client: Any, **options: Any) -> Any:
@@ -44,7 +49,20 @@ async def run(name: str, program: Any, client: Any) -> dict[str, list[dict[str, 
         history = await client.get_workflow_handle(workflow_id, run_id=run_id or None).fetch_history()
         return [from_temporal(event) for event in history.to_json_dict()["events"]]
 
-    bench = Bench(name, client, worker, read)
+    async def reset(workflow_id: str, run_id: str, event_id: int, without: Sequence[str]) -> str:
+        request = ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+            reason="mend",
+            request_id=str(uuid.uuid4()),
+            workflow_task_finish_event_id=event_id,
+            reset_reapply_exclude_types=[
+                ResetReapplyExcludeType.Value(f"RESET_REAPPLY_EXCLUDE_TYPE_{kind.upper()}") for kind in without
+            ],
+        )
+        return str((await client.workflow_service.reset_workflow_execution(request)).run_id)
+
+    bench = Bench(name, client, worker, read, reset)
     await program(bench)
     return scrub(await bench.histories())
 

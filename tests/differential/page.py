@@ -38,7 +38,6 @@ NOT_COMPARED: Final = """
 
 - Local activities: each is recorded at once by a marker of its own (semantics of durable local steps), and not with the
   workflow task; so both the markers and the workflow tasks around them differ by design.
-- Resets, which Clew does not have yet.
 - Worker deployment versions, whose names and build ids are those of each engine's own workers.
 - Python values: policies such as `ParentClosePolicy` are enumerations with words for values here, so `int(policy)` and
   passing them as arguments by number do not work.

@@ -63,6 +63,7 @@ RENAMED: Final = {
     "canceled_failure_info": "canceled",
     "terminated_failure_info": "terminated",
     "server_failure_info": "server",
+    "reset_workflow_failure_info": "reset_workflow",
     "activity_failure_info": "activity",
     "child_workflow_execution_failure_info": "child_workflow_execution",
 }
@@ -79,6 +80,7 @@ PREFIXES: Final = (
     "CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE",
     "TASK_QUEUE_KIND",
     "APPLICATION_ERROR_CATEGORY",
+    "UPDATE_ADMITTED_EVENT_ORIGIN",
 )
 _ENUM: Final = re.compile(rf"(?:{'|'.join(PREFIXES)})_([A-Z_]+)")
 _SECONDS: Final = re.compile(r"-?\d+(?:\.\d+)?s")
@@ -94,7 +96,11 @@ def from_temporal(event: Event) -> Event:
         if fields["is_sticky"]:
             fields["task_queue"] = attributes["taskQueue"].get("normalName", "")
     if kind == "WorkflowExecutionUpdateAccepted":
-        fields["accepted_request"] = _update_request(attributes["acceptedRequest"])
+        fields["accepted_request"] = (
+            _update_request(attributes["acceptedRequest"]) if "acceptedRequest" in attributes else None
+        )
+    if kind == "WorkflowExecutionUpdateAdmitted":
+        fields["request"] = _update_request(attributes["request"])
     if kind == "WorkflowExecutionUpdateCompleted":
         fields["update_id"] = fields.pop("meta")["update_id"]
     return {"id": int(event["eventId"]), "type": kind, **fields}
