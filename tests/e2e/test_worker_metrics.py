@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,8 +19,12 @@ from clew.common import (
     RetryPolicy,
 )
 from clew.exceptions import ApplicationError
+from clew.model.rejection import Rejection, RejectionCode
+from clew.service.errors import RPCError
 from clew.testing import WorkflowEnvironment
 from clew.worker import Worker
+from clew.worker._metrics import WorkerMetrics
+from clew.worker._requests import measured
 
 QUEUE = "measured"
 OPTIONS: dict[str, Any] = {
@@ -182,6 +186,15 @@ async def test_runs_tasks_activities_and_the_cache_are_measured() -> None:
             assert all(value >= timedelta(0) for value in series.of(name)), name
     every = [attributes for name in series.values for attributes in series.attributes(name)]
     assert {(found["namespace"], found["task_queue"]) for found in every} == {("default", QUEUE)}
+    calls = [attributes["operation"] for attributes in series.attributes("clew_request")]
+    assert calls.count("RespondActivityTaskFailed") == 3
+    assert calls.count("RespondActivityTaskCompleted") == 6
+    assert calls.count("RespondWorkflowTaskCompleted") <= polled
+    assert len(series.of("clew_request_latency")) == len(calls)
+    pollers = series.values["clew_num_pollers"]
+    for kind in ("workflow_task", "activity_task"):
+        mine = [value for value, attributes in pollers if attributes["poller_type"] == kind]
+        assert mine == [1, 0, 1, 0], kind
     used = series.values["clew_worker_task_slots_used"]
     for kind in ("WorkflowWorker", "ActivityWorker", "LocalActivityWorker"):
         mine = [value for value, attributes in used if attributes["worker_type"] == kind]
@@ -193,3 +206,21 @@ async def test_runs_tasks_activities_and_the_cache_are_measured() -> None:
         if attributes["worker_type"] == "ActivityWorker"
     ]
     assert max(free) == 100
+
+
+async def test_a_call_that_is_refused_counts_as_a_failure() -> None:
+    class Refusing:
+        async def complete_activity(self, request: Any) -> None:
+            raise RPCError(Rejection(code=RejectionCode.ACTIVITY_NOT_FOUND, message="gone"))
+
+        async def start_workflow(self, request: Any) -> str:
+            return "handed on"
+
+    series = Series()
+    service: Any = measured(Refusing(), WorkerMetrics(Meter(series), lambda: datetime.now(UTC)))  # type: ignore[arg-type]
+    with pytest.raises(RPCError, match="gone"):
+        await service.complete_activity(None)
+    assert await service.start_workflow(None) == "handed on"
+    operation = {"operation": "RespondActivityTaskCompleted"}
+    assert series.attributes("clew_request") == [operation]
+    assert series.attributes("clew_request_failure") == [{**operation, "status_code": "activity_not_found"}]

@@ -83,7 +83,8 @@ class ApplyParentClosePolicy(_Effect, frozen=True, kw_only=True):
 
 
 class ReportChild(_Effect, frozen=True, kw_only=True):
-    """The run waits, since a reset, for a child that another run started: record its end if that was before."""
+    """The run waits, since a reset, for a child that another run started: let that begin if it has not, and record its
+    end if it has ended."""
 
     initiated_event_id: int
 

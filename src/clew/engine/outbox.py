@@ -384,12 +384,19 @@ class Outbox:
         return latest if waits else None
 
     async def _report_child(self, parent: RunEntry, initiated_event_id: int) -> None:
-        """A child that ended while no run waited for it: tell the run that waits for it since a reset."""
+        """A child that ended while no run waited for it: tell the run that waits for it since a reset.
+
+        One that has not begun is let go, which the run that started it did not come to.
+        """
         current = await self._cache.load(parent.shard, parent.run_key)
         pending = None if current is None else current.state.children.get(initiated_event_id)
         if current is None or pending is None or not pending.run_id:
             return
-        end = await self._end_of(pending.namespace or current.state.namespace, pending.workflow_id, pending.run_id)
+        namespace, workflow_id = pending.namespace or current.state.namespace, pending.workflow_id
+        child = await self._find(namespace, workflow_id, pending.run_id)
+        if child is not None and child.state.is_first_task_held:
+            await self._tell(child, decide_release_first_task)
+        end = await self._end_of(namespace, workflow_id, pending.run_id)
         if end is not None:
             run_id, closing = end
             await self._tell(

@@ -22,6 +22,8 @@ from clew.service.requests import ActivityTask, WorkflowTask
 _ZERO: Final = timedelta(0)
 
 _COUNTERS: Final = {
+    "request": "calls that this worker made of the service",
+    "request_failure": "those that were refused or did not get through",
     "workflow_completed": "runs that completed",
     "workflow_failed": "runs that failed",
     "workflow_canceled": "runs that ended as cancelled",
@@ -36,6 +38,7 @@ _COUNTERS: Final = {
     "sticky_cache_total_forced_eviction": "runs that left the cache for want of room, or because nothing came for them",
 }
 _LATENCIES: Final = {
+    "request_latency": "until such a call was answered",
     "workflow_endtoend_latency": "from the start of a run to its end",
     "workflow_task_schedule_to_start_latency": "how long a workflow task waited for a worker",
     "workflow_task_execution_latency": "from the hand-over of a workflow task to its answer",
@@ -47,6 +50,7 @@ _LATENCIES: Final = {
     "local_activity_succeed_endtoend_latency": "from the request for a local activity to its success",
 }
 _GAUGES: Final = {
+    "num_pollers": "sessions by which this worker takes tasks",
     "sticky_cache_size": "runs in the cache",
     "worker_task_slots_available": "slots that are free",
     "worker_task_slots_used": "slots that are taken",
@@ -96,6 +100,23 @@ class WorkerMetrics:
         attributes = {"worker_type": kind}
         self.show("worker_task_slots_used", used_count, attributes)
         self.show("worker_task_slots_available", slots_max - used_count, attributes)
+
+    def now(self) -> datetime:
+        """The engine's time."""
+        return self._now()
+
+    def note_request(self, operation: str, began_at: datetime, failure_code: str) -> None:
+        """A call of the service was answered; with a code when it failed."""
+        attributes = {"operation": operation}
+        self.count("request", attributes)
+        if failure_code:
+            self.count("request_failure", {**attributes, "status_code": failure_code})
+        self.record("request_latency", self._now() - began_at, attributes)
+
+    def show_pollers(self, workflow_sessions: int, activity_sessions: int) -> None:
+        """Show by how many sessions each kind of task is taken."""
+        self.show("num_pollers", workflow_sessions, {"poller_type": "workflow_task"})
+        self.show("num_pollers", activity_sessions, {"poller_type": "activity_task"})
 
     # --- workflow tasks -------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from clew.worker._machines import Machines
 from clew.worker._metrics import WorkerMetrics
 from clew.worker._outcomes import Outcomes
 from clew.worker._processes import ProcessCalls
+from clew.worker._requests import measured
 from clew.worker._sessions import Offer, Sink, plan_offers
 from clew.worker._thread_calls import CallThreads
 from clew.worker._workflow_tasks import WorkflowTasks
@@ -136,8 +137,10 @@ class Parts:
         self._sinks: list[Sink] = []
         self._shortened = asyncio.Event()
         self._metrics = None
+        self._service = client.connection.service
         if options.metric_meter is not MetricMeter.noop:
             self._metrics = WorkerMetrics(options.metric_meter, self._now)
+            self._service = measured(self._service, self._metrics)
         codec = client.data_converter.payload_codec
         self._codec = CodecWay(codec, self._user_loop) if codec is not None else None
         if options.workflows:
@@ -171,10 +174,14 @@ class Parts:
         Raises:
             RPCError: The engine refuses this worker.
         """
-        for offer in self._offers():
+        offers = self._offers()
+        for offer in offers:
             sink = Sink(self._workflows, self._activities, self._on_error)
             self._sinks.append(sink)
-            await sink.attach(self._connection.service, offer)
+            await sink.attach(self._service, offer)
+        if self._metrics is not None:
+            takes = [offer.hello.takes_workflow_tasks for offer in offers]
+            self._metrics.show_pollers(sum(takes), sum(offer.hello.takes_activity_tasks for offer in offers))
 
     def shorten(self) -> None:
         """End the grace time of a stop, now or when it begins."""
@@ -184,6 +191,8 @@ class Parts:
         """Stop everything, in order."""
         for sink in self._sinks:
             sink.stop_polling()
+        if self._metrics is not None:
+            self._metrics.show_pollers(0, 0)
         if self._activities is not None:
             self._activities.begin_stop()
         if self._workflows is not None:
@@ -245,7 +254,7 @@ class Parts:
         )
         workflows = WorkflowTasks(
             self._connection.service_loop,
-            self._connection.service,
+            self._service,
             machines,
             identity=options.identity,
             cached_runs_max=options.cached_workflows_max,
@@ -260,7 +269,7 @@ class Parts:
 
     def _make_activities(self) -> ActivityTasks:
         options = self._options
-        loop, service = self._connection.service_loop, self._connection.service
+        loop, service = self._connection.service_loop, self._service
         outcomes = Outcomes(self._client.data_converter, self._connection.limits, options.identity)
         activities = ActivityTasks(
             loop,
