@@ -1,4 +1,7 @@
-"""Clew, measured as its peers are: ``python -m benchmarks.peers.clew WORKLOAD SIZE sqlite|postgresql://…``.
+"""Clew, measured as its peers are: ``python -m benchmarks.peers.clew WORKLOAD SIZE sqlite|server|postgresql://…``.
+
+``server`` is a node of its own on a SQLite file, as ``clew server start`` runs it, with the worker behind a link: the
+shape that the servers among the peers have. The others are the engine in the worker's process.
 
 Owns: its way through each workload in the same processes, with the same gauge and the same sizes as the others.
 Never: knows what the others do. What is measured in depth, beside the floor, is in `benchmarks.workloads`.
@@ -7,12 +10,13 @@ Never: knows what the others do. What is measured in depth, beside the floor, is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -187,22 +191,45 @@ async def work(address: str, workload: str, size: int) -> None:
 async def measured(address: str, workload: str, size: int) -> Figures:
     """One workload that kills nothing, in this process."""
     server = os.environ.get("CLEW_PEER_SERVER_PID")
-    pids = [os.getpid(), *([int(server)] if server and address.startswith("postgresql") else [])]
+    pids = [os.getpid(), *([int(server)] if server and not address.startswith("sqlite") else [])]
     async with await Client.connect(address) as client, worker(client):
         return await measure(client, workload, size, pids)
+
+
+@contextlib.contextmanager
+def node() -> Iterator[str]:
+    """A node in a process of its own; gives its address."""
+    command = [sys.executable, "-m", "benchmarks.node", f"sqlite:{FOLDER / 'clew.db'}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None, "as asked for"
+    os.environ["CLEW_PEER_SERVER_PID"] = str(process.pid)
+    try:
+        yield f"127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        gauge.kill_tree(process)
 
 
 def main() -> None:
     """Measure what was asked for."""
     workload, size, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    address = f"sqlite:{FOLDER / 'clew.db'}" if store == "sqlite" else store
+    if store == "server" and not ROLE:
+        with node() as address:
+            measure_at(address, workload, size)
+        return
+    measure_at(f"sqlite:{FOLDER / 'clew.db'}" if store == "sqlite" else store, workload, size)
+
+
+def measure_at(address: str, workload: str, size: int) -> None:
+    """Measure with a client of this address, or be a worker there that is killed."""
     if ROLE:
         asyncio.run(work(address, workload, size))
         return
 
     def spawn(role: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "CLEW_PEER_ROLE": role, "CLEW_PEER_FOLDER": str(FOLDER)}
-        return subprocess.Popen([sys.executable, "-m", "benchmarks.peers.clew", *sys.argv[1:]], env=environment)
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers.clew", workload, str(size), address], env=environment
+        )
 
     if workload == "W5":
         gauge.report(gauge.kill_among_sleepers(spawn, marks, size))
