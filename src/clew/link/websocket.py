@@ -5,6 +5,8 @@ list. Never: what is in a frame, or who may connect.
 
 How it works: a frame of the link is one binary message. The library reads and writes the protocol, and this module
 moves its bytes between it and an asyncio transport: no task, queue or lock stands between a socket and its session.
+While nothing but whole messages comes, which is all that two ends of ours say, they pass by the library
+(`plain_frames`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 from clew.link.codes import CutCode
 from clew.link.frames import KIB, MIB
 from clew.link.inheritance import forget, keep_from_children
+from clew.link.plain_frames import PlainFrames
 from clew.link.server import LinkServer
 from clew.link.wire import Peer, WireUser
 
@@ -49,6 +52,8 @@ UNACKNOWLEDGED_SECONDS_MAX: Final = 10.0
 """How long the other machine may acknowledge nothing of what was sent: after that the connection counts as broken. A
 machine that vanished, or a cut that nobody tells of, is noticed so as soon as something is sent."""
 
+_HEAD_END: Final = b"\r\n\r\n"
+
 _REASON_BYTES_MAX: Final = 120
 """A close frame has room for 123 bytes of reason."""
 
@@ -71,7 +76,7 @@ def _load() -> None:
 class WebSocketWire(asyncio.Protocol):
     """What both ends have in common; an asyncio protocol and a ``wire.Wire``."""
 
-    def __init__(self, protocol: ClientProtocol | ServerProtocol) -> None:
+    def __init__(self, protocol: ClientProtocol | ServerProtocol, bytes_max: int, *, is_client: bool) -> None:
         from websockets.frames import Opcode
         from websockets.protocol import State
 
@@ -88,12 +93,19 @@ class WebSocketWire(asyncio.Protocol):
         self._is_closing = False
         self._close_timer: asyncio.TimerHandle | None = None
         self._descriptor = -1
+        self._bytes_max = bytes_max
+        self._is_client = is_client
+        self._plain: PlainFrames | None = None
+        """While nothing but whole messages comes, the library is not asked."""
 
     # --- Wire -------------------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
         """Send one frame soon; not when the other end has closed, though `connection_lost` is still to come."""
         if self._is_open and not self._is_closing and self._protocol.state is self._can_send:
+            if self._plain is not None and self._transport is not None:
+                self._transport.write(self._plain.frame(frame))
+                return
             self._protocol.send_binary(frame)
             self._write()
 
@@ -131,12 +143,24 @@ class WebSocketWire(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNACKNOWLEDGED_SECONDS_MAX * 1000))
 
     def data_received(self, data: bytes) -> None:
-        """Let the library read, and pass on what it found."""
+        """Read what two of our own ends say, or let the library read, and pass on what was found."""
+        if self._plain is not None:
+            left = self._plain.take(data, self._message)
+            if left is None:
+                return
+            self._plain, data = None, left
+        was_open = self._is_open
         self._protocol.receive_data(data)
         self._handle_events()
+        # Not when something came in one piece with the handshake: the library may have the half of a frame by now.
+        if not was_open and self._is_open and data.find(_HEAD_END) == len(data) - len(_HEAD_END):
+            self._plain = PlainFrames(is_client=self._is_client, bytes_max=self._bytes_max)
 
     def eof_received(self) -> bool:
         """The other end sends no more."""
+        if self._plain is not None:
+            rest, self._plain = self._plain.rest(), None
+            self._protocol.receive_data(rest)
         self._protocol.receive_eof()
         self._handle_events()
         return False
@@ -172,6 +196,10 @@ class WebSocketWire(asyncio.Protocol):
         if self._protocol.close_expected() and self._close_timer is None:
             self._is_closing = True
             self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self.abort)
+
+    def _message(self, message: bytes) -> None:
+        if not self._is_closing and self._user is not None:
+            self._user.frame_received(message)
 
     def _fragment(self, event: Any) -> None:
         if event.opcode is self._text:
@@ -214,7 +242,8 @@ class ServerWire(WebSocketWire):
         from websockets.server import ServerProtocol
 
         limit = server.options.frame_bytes_max
-        super().__init__(ServerProtocol(max_size=limit, subprotocols=[cast(Any, SUBPROTOCOL)]))
+        protocol = ServerProtocol(max_size=limit, subprotocols=[cast(Any, SUBPROTOCOL)])
+        super().__init__(protocol, limit, is_client=False)
         self._server = server
         self._judge = judge
         self._early_bytes: int | None = 0
@@ -280,7 +309,8 @@ class ClientWire(WebSocketWire):
 
         scheme = "wss" if node.tls is not None else "ws"
         uri = parse_uri(f"{scheme}://{node.host_in_uri}:{node.port}{PATH}")
-        super().__init__(ClientProtocol(uri, max_size=_FRAME_BYTES_MAX, subprotocols=[cast(Any, SUBPROTOCOL)]))
+        protocol = ClientProtocol(uri, max_size=_FRAME_BYTES_MAX, subprotocols=[cast(Any, SUBPROTOCOL)])
+        super().__init__(protocol, _FRAME_BYTES_MAX, is_client=True)
         self._user = user
         self._headers = headers
         self.opened: asyncio.Future[None] = self._loop.create_future()
