@@ -54,6 +54,12 @@ EXPECTED_REFUSALS = frozenset(
         "deadline_exceeded",
     }
 )
+RESET_REFUSALS = frozenset({"invalid_argument", "workflow_busy"})
+"""Refusals of a reset alone: of a run that has completed no task, or that is started over all the time."""
+
+OUTLIVING_STEPS = frozenset({"child", "failing_child", "leave", "renew"})
+"""Steps that leave behind what a reset does not take back: a child that runs on, a run with keys of its own."""
+
 DISTURBING_CALLS = frozenset({"cancel", "terminate"})
 DISTURBING_STEPS = frozenset({"stop", "fail"})
 
@@ -100,7 +106,7 @@ def check_acknowledged_calls(world: World) -> None:
         values = call.action.values
         if not call.is_ok:
             continue
-        if call.action.kind in ("start", "start_register"):
+        if call.action.kind in ("start", "start_register", "reset"):
             _require(
                 call.answer.run_id in record.by_run_id, "law 3", f"{call} was answered with a run that is not there"
             )
@@ -121,7 +127,8 @@ def check_acknowledged_calls(world: World) -> None:
 def check_refusals(world: World) -> None:
     """No call is refused for a reason that it did not give."""
     for call in _calls(world):
-        _require(call.refusal in EXPECTED_REFUSALS, "law 11", f"{call} was refused as {call.refusal}")
+        expected_here = EXPECTED_REFUSALS | (RESET_REFUSALS if call.action.kind == "reset" else frozenset())
+        _require(call.refusal in expected_here, "law 11", f"{call} was refused as {call.refusal}")
 
 
 def check_nothing_recorded_twice(world: World) -> None:
@@ -146,7 +153,7 @@ def check_starts_are_once(world: World) -> None:
     first = Counter(
         (run.workflow_id, _started(run).request_id)
         for run in world.record.runs.values()
-        if not _started(run).continued_execution_run_id and _started(run).request_id
+        if not _started(run).continued_execution_run_id and _started(run).request_id and _seam(run) is None
     )
     twice = [key for key, count in first.items() if count > 1]
     # A repeat is known by the latest run of its id; after another start it may count again (semantics 1.1).
@@ -283,7 +290,9 @@ def check_chains_go_on(world: World) -> None:
         new_run_id = getattr(run.events[-1], "new_execution_run_id", "")
         if new_run_id:
             _require(new_run_id in world.record.by_run_id, "law 2", f"{run.workflow_id}: no run {new_run_id} follows")
-    before = Counter(_started(run).continued_execution_run_id for run in world.record.runs.values())
+    before = Counter(
+        _started(run).continued_execution_run_id for run in world.record.runs.values() if _seam(run) is None
+    )
     twice = [run_id for run_id, count in before.items() if run_id and count > 1]
     _require(not twice, "law 2", f"followed by more than one run: {twice}")
 
@@ -301,6 +310,8 @@ def check_cancels(world: World) -> None:
 
 def check_once_is_once(world: World) -> None:
     """An activity that may be tried once never begins again (semantics 0.4)."""
+    if _has_resets(world):  # Done again behind the point, under the same key, as the step is.
+        return
     for key, values in world.outside.inputs.items():
         if values.get("do") == "once":
             _require(
@@ -321,7 +332,7 @@ def check_signals_to_others(world: World) -> None:
         arrived = [event for event in run.events if isinstance(event, e.ExternalWorkflowExecutionSignaled)]
         for told in arrived:
             target = sent[told.initiated_event_id].workflow_execution.workflow_id
-            request_id = f"{run.run_id}:{told.initiated_event_id}"
+            request_id = f"{run.state().recorded_by(told.initiated_event_id)}:{told.initiated_event_id}"
             count = world.record.signals_of(target, request_id)
             _require(count >= 1, "law 3", f"{run.workflow_id} signalled {target}, which has no such signal")
 
@@ -331,6 +342,68 @@ def check_nothing_is_left(world: World) -> None:
     tasks, messages = world.disk.leftovers()
     _require(not messages, "law 2", f"messages are left: {messages}")
     _require(not tasks, "law 10", f"tasks of closed runs are left: {tasks}")
+
+
+# --- resets -----------------------------------------------------------------------------------------------------------
+
+
+def check_resets(world: World) -> None:
+    """A reset keeps what was before its point, brings what came from outside after it, once, and changes no key."""
+    for run in world.record.runs.values():
+        seam = _seam(run)
+        if seam is None:
+            continue
+        base, state = world.record.by_run_id[seam.base_run_id], run.state()
+        point = next(one.until_event_id for one in state.origins if one.run_id == base.run_id)
+        name = f"{run.workflow_id}, reset at event {point}"
+        _require(run.events[: point - 1] == base.events[: point - 1], "law 1", f"{name}: copied events were changed")
+        _require(not base.is_open, "law 4", f"{name}: the run that was reset is open")
+        _require(state.key_generation == base.state().key_generation, "law 7", f"{name}: another key generation")
+        signals = Counter(ev.request_id for ev in run.events if isinstance(ev, e.WorkflowExecutionSignaled))
+        twice = [request_id for request_id, count in signals.items() if count > 1 and request_id]
+        _require(not twice, "law 3", f"{name}: signals came twice: {twice}")
+        call = _call_of_reset(world, run.run_id)
+        left_out = call.action.values["without"] if call is not None else ("Signal", "Update")
+        after = [event for one in _went_on(world, base, run) for event in one[point - 1 if one is base.events else 0 :]]
+        for event in after:
+            if isinstance(event, e.WorkflowExecutionSignaled) and "Signal" not in left_out:
+                _require(signals[event.request_id] == 1, "law 3", f"{name}: {event} was lost")
+            if isinstance(event, e.WorkflowExecutionUpdateAccepted) and "Update" not in left_out:
+                _require(_knows_update(run, event.protocol_instance_id), "law 3", f"{name}: {event} was lost")
+
+
+def _call_of_reset(world: World, run_id: str) -> Call | None:
+    """The call that made this run; None when its answer never came."""
+    made = (call for call in _calls(world) if call.action.kind == "reset" and call.is_ok)
+    return next((call for call in made if call.answer.run_id == run_id), None)
+
+
+def _went_on(world: World, base: RunLog, run: RunLog) -> Iterable[list[e.Event]]:
+    """The histories of a run and of those that had followed it when it was reset."""
+    following: RunLog | None = base
+    while following is not None and following.run_key < run.run_key:
+        yield following.events
+        following = world.record.by_run_id.get(getattr(following.events[-1], "new_execution_run_id", ""))
+
+
+def _knows_update(run: RunLog, update_id: str) -> bool:
+    for event in run.events:
+        if isinstance(event, e.WorkflowExecutionUpdateAdmitted) and event.request.update_id == update_id:
+            return True
+        if isinstance(event, e.WorkflowExecutionUpdateAccepted) and event.protocol_instance_id == update_id:
+            return True
+    return False
+
+
+def check_keys_over_resets(world: World) -> None:
+    """An activity has one idempotency key in all runs of one generation, whichever of them a reset made."""
+    keys: dict[tuple[str, str, str], set[str]] = {}
+    for (run_id, workflow_id, activity_id), used in world.outside.keys.items():
+        run = world.record.by_run_id.get(run_id)
+        if run is not None:
+            keys.setdefault((workflow_id, activity_id, run.state().key_generation), set()).update(used)
+    for owner, used in keys.items():
+        _require(len(used) == 1, "law 7", f"activity {owner} had {len(used)} idempotency keys over its resets")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -436,14 +509,33 @@ def _started(run: RunLog) -> e.WorkflowExecutionStarted:
 
 def _firsts(world: World, workflow_id: str) -> list[RunLog]:
     runs = world.record.runs_of(workflow_id)
-    return [run for run in runs if not _started(run).continued_execution_run_id]
+    return [run for run in runs if not _started(run).continued_execution_run_id and _seam(run) is None]
 
 
 def _chains(world: World) -> dict[str, list[RunLog]]:
-    chains: dict[str, list[RunLog]] = {}
+    """The runs of each chain that count: a run that was reset counts as the one that goes on with it."""
+    lasts: dict[str, RunLog] = {}
     for _, run in sorted(world.record.runs.items()):
-        chains.setdefault(_started(run).first_execution_run_id, []).append(run)
+        lasts[_started(run).first_execution_run_id] = run
+    chains: dict[str, list[RunLog]] = {}
+    for first_run_id, last in lasts.items():
+        chain = [last]
+        while before := _started(chain[0]).continued_execution_run_id:
+            chain.insert(0, world.record.by_run_id[before])
+        chains[first_run_id] = chain
     return chains
+
+
+def _seam(run: RunLog) -> e.WorkflowTaskFailed | None:
+    """The event by which a reset made this very run; None when it was not made so."""
+    for event in run.events:
+        if isinstance(event, e.WorkflowTaskFailed) and event.new_run_id == run.run_id:
+            return event
+    return None
+
+
+def _has_resets(world: World) -> bool:
+    return any(call.action.kind == "reset" for call in _calls(world))
 
 
 def _is_disturbed(world: World) -> bool:
@@ -451,7 +543,8 @@ def _is_disturbed(world: World) -> bool:
     policies = {call.action.values.get("policy") for call in _calls(world)}
     if kinds & DISTURBING_CALLS or "replace" in policies:
         return True
-    return any(_has_step(call.action.values.get("program"), DISTURBING_STEPS | {"leave"}) for call in _calls(world))
+    steps = DISTURBING_STEPS | {"leave"} | (OUTLIVING_STEPS if "reset" in kinds else frozenset())
+    return any(_has_step(call.action.values.get("program"), steps) for call in _calls(world))
 
 
 def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clew.converter import DataConverter, to_stored_payloads
-from clew.model.events import UpdateRequest
+from clew.model.events import UpdateRequest, WorkflowTaskCompleted
 from clew.model.policies import WorkflowIDConflictPolicy
 from clew.service import requests as r
 from clew.service.errors import RPCError
@@ -25,6 +25,8 @@ from tests.simulation.programs import QUEUE
 from tests.simulation.wire import Wire
 
 CONVERTER = DataConverter.default.payload_converter
+
+RESET_TYPES = {"first": r.ResetType.FIRST_WORKFLOW_TASK, "last": r.ResetType.LAST_WORKFLOW_TASK}
 
 POLICIES = {
     "": WorkflowIDConflictPolicy.UNSPECIFIED,
@@ -166,6 +168,30 @@ class SimClient:
         return await self.wire.terminate_workflow(
             r.TerminateWorkflowRequest(namespace="default", workflow_id=values["id"], reason=call.request_id)
         )
+
+    async def _do_reset(self, call: Call, values: dict[str, Any]) -> Any:
+        described = await self._do_describe(call, values)
+        info = described.info
+        run_id = info.first_execution_run_id if values["of"] == "first" else ""
+        point: dict[str, Any] = {}
+        if isinstance(values["point"], float):
+            page = await self.wire.get_history(
+                r.GetHistoryRequest(
+                    namespace="default", workflow_id=values["id"], run_id=run_id or info.run_id, events_max=100_000
+                )
+            )  # fmt: skip
+            completed = [event.event_id for event in page.events if isinstance(event, WorkflowTaskCompleted)]
+            if completed:
+                point["event_id"] = completed[int(values["point"] * len(completed))]
+        if not point:
+            point["reset_type"] = RESET_TYPES["first" if values["point"] == "first" else "last"]
+        return await self.wire.reset_workflow(
+            r.ResetWorkflowRequest(
+                namespace="default", workflow_id=values["id"], run_id=run_id, reason="simulated",
+                request_id=call.request_id, **point,
+                reapply_exclude=tuple(r.ResetReapplyExcludeType(kind) for kind in values["without"]),
+            )
+        )  # fmt: skip
 
     async def _do_update(self, call: Call, values: dict[str, Any]) -> Any:
         return await self._update(call, values["id"], "push", values["number"])

@@ -6,7 +6,9 @@ those left meet more often than if all were always on. Never: runs anything.
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -25,6 +27,9 @@ FAULT_KINDS = (
 )  # fmt: skip
 
 ACCOUNTS = ("a", "b", "c")
+
+RESETS_SHARE = 4
+"""One seed in so many has resets."""
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -88,7 +93,7 @@ def make_plan(seed: int, store: str = "") -> Plan:
     maker = _Maker(chance, seconds)
     calm = chance.random() < 0.1
     has_fleet = (store or drawn_store) == "model" and chance.random() < 0.7
-    return Plan(
+    plan = Plan(
         seed=seed,
         store=store or drawn_store,
         nodes=chance.choice((2, 3)) if has_fleet else 1,
@@ -106,6 +111,48 @@ def make_plan(seed: int, store: str = "") -> Plan:
         seconds=seconds,
         inside=random.Random(f"inside:{seed}").random() < 0.4,
     )
+    return with_resets(plan) if seed % RESETS_SHARE == RESETS_SHARE - 1 else plan
+
+
+def with_resets(plan: Plan) -> Plan:
+    """The same with resets of its roots in between.
+
+    A run that is reset may take its steps in another order than before, where they race. So that an idempotency key
+    stands for one intention all the same, each step names its activities itself.
+    """
+    chance = random.Random(f"resets:{plan.seed}")
+    numbers = itertools.count(1)
+    calls: list[Action] = []
+    starts: dict[str, float] = {}
+    for call in plan.calls:
+        program = call.values.get("program")
+        if program is not None:
+            starts.setdefault(call.values["id"], call.at)
+            call = msgspec.structs.replace(call, values={**call.values, "program": _named(program, numbers)})
+        calls.append(call)
+    for _ in range(chance.choice((1, 2, 4))):
+        workflow_id, at = chance.choice(sorted(starts.items()))
+        values = {
+            "id": workflow_id,
+            "point": chance.choice(("first", "last", "last", 0.3, 0.7)),
+            "of": chance.choice(("latest", "latest", "latest", "first")),
+            "without": chance.choice(((), (), (), ("Signal",), ("Update",))),
+        }
+        at = round(at + 0.01 + chance.random() * chance.choice((0.5, 1.0)) * (plan.seconds - at), 3)
+        calls.append(Action(at=at, kind="reset", who=chance.randrange(3), values=values))
+    return msgspec.structs.replace(plan, calls=tuple(sorted(calls, key=lambda action: action.at)))
+
+
+def _named(program: dict[str, Any], numbers: Iterator[int]) -> dict[str, Any]:
+    def named(step: dict[str, Any]) -> dict[str, Any]:
+        step = {**step, "name": f"n{next(numbers)}"}
+        if "steps" in step:
+            step["steps"] = [named(one) for one in step["steps"]]
+        if "program" in step:
+            step["program"] = _named(step["program"], numbers)
+        return step
+
+    return {**program, "is_named": True, "steps": [named(step) for step in program["steps"]]}
 
 
 class _Maker:

@@ -279,6 +279,28 @@ FAULTS: tuple[Fault, ...] = (
         "kept = seen.setdefault((entry.run_key, request.query_type), result.result)\n"
         "return QueryWorkflowResponse(result=kept)",
     ),
+    # --- resets
+    Fault(
+        "reset-loses-signals",
+        "a reset leaves behind the signals that came after its point",
+        "clew.core.reset:_Reapply._signal",
+        "_append_again(self._step, event)",
+        "pass",
+    ),
+    Fault(
+        "reset-has-keys-of-its-own",
+        "the run that a reset makes has idempotency keys of its own",
+        "clew.core.reset:decide_reset",
+        "new.origins = _origins(source.base, event_id)",
+        "new.origins = _origins(source.base, event_id); new.key_generation = run_id",
+    ),
+    Fault(
+        "child-reports-to-the-old-run",
+        "the end of a child is told to the run that started it, also after that was reset",
+        "clew.engine.outbox:Outbox._notify_parent",
+        "await self._after_reset(ref, parent, effect.initiated_event_id)",
+        "None",
+    ),
     # --- the worker's half
     Fault(
         "signals-after-the-end",
@@ -385,6 +407,13 @@ FAULTS: tuple[Fault, ...] = (
         "clew.engine.attention:Attention._scan_at",
         "self._horizon_end - HORIZON / 2",
         "self._horizon_end - 2 * HORIZON",
+    ),
+    Fault(
+        "once-reset-leaves-a-child-held",
+        "a child that was started, but not let go, when its parent was reset waits for ever",
+        "clew.engine.outbox:Outbox._report_child",
+        "if child is not None and child.state.is_first_task_held:",
+        "if False:",
     ),
 )
 

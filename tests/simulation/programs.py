@@ -35,6 +35,7 @@ class Program:
         self.signals: list[int] = list(program.get("signals", ()))
         self.updates: list[int] = list(program.get("updates", ()))
         self.patches = 0
+        self.is_named: bool = program.get("is_named", False)
 
     @workflow.run
     async def run(self, program: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +58,8 @@ class Program:
     @workflow.update
     async def push(self, value: int) -> int:
         if value % 2 == 0:
-            value = await self.act({"value": value, "takes": 0.1})
+            name = {"name": f"push-{value}"} if self.is_named else {}
+            value = await self.act({"value": value, "takes": 0.1, **name})
         self.updates.append(value)
         return value
 
@@ -79,7 +81,7 @@ class Program:
         heartbeat = timedelta(seconds=step["heartbeat"]) if step.get("heartbeat") else None
         given: int = await workflow.execute_activity(
             name, step, start_to_close_timeout=timedelta(seconds=20), heartbeat_timeout=heartbeat, retry_policy=retry,
-            result_type=int,
+            result_type=int, activity_id=step.get("name"),
         )  # fmt: skip
         return given
 
@@ -96,8 +98,9 @@ class Program:
 
     async def do_local(self, step: dict[str, Any]) -> int:
         given: int = await workflow.execute_local_activity(
-            "local", step, start_to_close_timeout=timedelta(seconds=20), retry_policy=FAST_RETRY, result_type=int
-        )
+            "local", step, start_to_close_timeout=timedelta(seconds=20), retry_policy=FAST_RETRY, result_type=int,
+            activity_id=step.get("name"),
+        )  # fmt: skip
         return given
 
     async def do_sleep(self, step: dict[str, Any]) -> int:
@@ -166,9 +169,13 @@ class Program:
         return step["value"] if workflow.patched(step["id"]) else 0
 
     async def do_transfer(self, step: dict[str, Any]) -> int:
-        await self.act({**step, "change": -step["amount"], "account": step["source"]}, name="bank")
+        out = {**step, "change": -step["amount"], "account": step["source"]}
+        back = {**step, "change": step["amount"], "account": step["target"]}
+        if "name" in step:
+            out["name"], back["name"] = f"{step['name']}-out", f"{step['name']}-in"
+        await self.act(out, name="bank")
         await asyncio.sleep(step["seconds"])
-        await self.act({**step, "change": step["amount"], "account": step["target"]}, name="bank")
+        await self.act(back, name="bank")
         return 0
 
     async def do_fail(self, step: dict[str, Any]) -> int:

@@ -201,6 +201,9 @@ class World:
             case "start" | "start_register":
                 if call.answer.run_id not in record.by_run_id:
                     missing = f"run {call.answer.run_id}"
+            case "reset":
+                if call.answer.run_id not in record.by_run_id:
+                    missing = f"run {call.answer.run_id}, which a reset made"
             case "signal" | "stop_register" | "signal_with_start":
                 if record.signals_of(values["id"], call.request_id) < 1:
                     missing = (
