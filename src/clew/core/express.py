@@ -49,6 +49,10 @@ class Bounds(NamedTuple):
     payload_bytes_max: int
     name_length_max: int
     activities_max: int
+    events_end: int
+    bytes_end: int
+    """Up to these two a run may go on once it was told to continue as new, which `events_max` and `bytes_max` leave to
+    the general way."""
 
     @staticmethod
     def of(limits: Limits) -> Bounds:
@@ -60,6 +64,8 @@ class Bounds(NamedTuple):
             payload_bytes_max=min(limits.payload_bytes_max, limits.transition_bytes_max // FEW_ITEMS),
             name_length_max=limits.id_bytes_max // 4,
             activities_max=min(FEW_ITEMS, limits.pending_activities_max),
+            events_end=limits.history_events_max - FEW_ITEMS,
+            bytes_end=limits.history_bytes_max,
         )
 
 

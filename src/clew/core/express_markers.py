@@ -15,8 +15,18 @@ from clew.model import events as e
 from clew.model.inputs import RecordMarkersRequest
 
 
-def is_usual_record(request: RecordMarkersRequest, state: ExecutionState, bounds: Bounds) -> bool:
-    """Whether the markers stand at the end of history, are few, and none has anything that a check could refuse."""
+def is_usual_record(
+    request: RecordMarkersRequest, state: ExecutionState, task: PendingWorkflowTask, bounds: Bounds
+) -> bool:
+    """Whether the markers stand at the end of history, are few, and none has anything that a check could refuse.
+
+    Once its task has told the code to continue as new, a run may go on to the very end of what is allowed.
+    """
+    is_told = task.suggest_continue_as_new
+    if state.next_event_id > (bounds.events_end if is_told else bounds.events_max):
+        return False
+    if state.history_size_bytes >= (bounds.bytes_end if is_told else bounds.bytes_max):
+        return False
     markers = request.markers
     if request.after_event_id != state.next_event_id - 1 or not 0 < len(markers) <= FEW_ITEMS:
         return False

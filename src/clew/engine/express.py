@@ -219,8 +219,8 @@ class Express:
             or not task.started_event_id
             or task.is_virtual
             or entry.early is not None
-            or (namespace := self._namespace_of(entry, token)) is None
-            or not express_markers.is_usual_record(request, state, namespace.bounds)
+            or (namespace := self._namespace_of_plain(entry, token)) is None
+            or not express_markers.is_usual_record(request, state, task, namespace.bounds)
         ):
             return None
         try:
@@ -322,18 +322,23 @@ class Express:
     def _namespace_of(self, entry: RunEntry, token: TaskToken) -> Namespace | None:
         """The namespace of a run whose next transition may be express; None when it must be general."""
         state = entry.state
-        if entry.plain_at != entry.submitted_count and not express.is_plain(state):
-            return None
-        namespace = self._namespaces.known(state.namespace)
+        namespace = self._namespace_of_plain(entry, token)
         if (
             namespace is None
-            or state.run_id != token.run_id
-            or self._versions.has_routes
             or state.next_event_id > namespace.bounds.events_max
             or state.history_size_bytes >= namespace.bounds.bytes_max
         ):
             return None
         return namespace
+
+    def _namespace_of_plain(self, entry: RunEntry, token: TaskToken) -> Namespace | None:
+        """The same, whatever the length of its history."""
+        state = entry.state
+        if entry.plain_at != entry.submitted_count and not express.is_plain(state):
+            return None
+        if state.run_id != token.run_id or self._versions.has_routes:
+            return None
+        return self._namespaces.known(state.namespace)
 
     def _submit(
         self,
