@@ -46,14 +46,22 @@ class Parent:
 
 @workflow.defn
 class Leaves:
-    """Starts a child and ends, leaving it to the close policy."""
+    """Starts a child and ends when told to, leaving it to the close policy."""
+
+    def __init__(self) -> None:
+        self.may_leave = False
 
     @workflow.run
     async def run(self, child_id: str, policy: str) -> str:
         await workflow.start_child_workflow(
             Child.run, "wait", id=child_id, parent_close_policy=workflow.ParentClosePolicy[policy]
         )
+        await workflow.wait_condition(lambda: self.may_leave)
         return "left"
+
+    @workflow.signal
+    def leave(self) -> None:
+        self.may_leave = True
 
 
 @workflow.defn
@@ -141,10 +149,13 @@ async def child_is_there_already(bench: Any) -> None:
 async def left(bench: Any, policy: workflow.ParentClosePolicy, end: bool) -> None:
     async with bench.worker([Leaves, Child]):
         child = bench.watch(bench.id("child"))
-        await bench.settled(await bench.start(Leaves.run, child, policy.name))
+        parent = await bench.start(Leaves.run, child, policy.name)
+        await bench.seen(parent.id, "WorkflowTaskCompleted", 2)
+        await bench.seen(child, "WorkflowTaskCompleted")
+        await parent.signal(Leaves.leave)
+        await bench.settled(parent)
         handle = bench.client.get_workflow_handle(child)
         if end:
-            await bench.seen(child, "WorkflowTaskCompleted")
             await handle.signal(Child.say, "alone")
         await bench.settled(handle)
 
