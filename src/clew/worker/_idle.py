@@ -3,7 +3,7 @@
 Owns: the rule and its numbers, and the timer that looks. Never: drops a run itself (`_workflow_tasks` does).
 
 How it works: a cached run costs some 25 KB, and saves the replay of its history when something comes for it. One that
-has gone to sleep for long and is replayed in a millisecond is not cached at all. Of the others, one with a short
+has gone to sleep for long and is replayed in a millisecond is not cached in a crowd. Of the others, one with a short
 history is let go after seconds without anything, one with a long history stays for as long as its replay would be dear,
 and the latest few stay for good. While there are no more than those, no timer runs.
 """
@@ -33,6 +33,9 @@ SECONDS_PER_EVENT: Final = 0.05
 LATEST_KEPT: Final = 50
 """The runs that were used last stay, whatever their age: that few cost a megabyte."""
 
+CROWD: Final = 100
+"""Up to this many cached runs even sleepers stay: a signal may come the next moment, and so few cost little."""
+
 LOOK_SECONDS: Final = 5.0
 """Between two looks."""
 
@@ -44,7 +47,7 @@ CROWD_SECONDS: Final = 0.05
 
 
 def falls_asleep(commands: Sequence[Command], position: int) -> bool:
-    """Whether a run whose history ends at `position`, and that answers with `commands`, is not worth caching."""
+    """Whether a run whose history ends at `position`, and that answers with `commands`, has gone to sleep for long."""
     if position > SLEEPER_EVENTS_MAX or not commands:
         return False
     return all(type(command) is StartTimer and command.start_to_fire_timeout >= SLEEP for command in commands)
@@ -75,6 +78,10 @@ class IdleRuns:
         self._drop = drop
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+
+    def is_worth_caching(self, commands: Sequence[Command], position: int) -> bool:
+        """Whether a run whose history ends at `position`, and that answers with `commands`, should stay cached."""
+        return len(self._runs) <= CROWD or not falls_asleep(commands, position)
 
     def watch(self) -> None:
         """A run was cached."""

@@ -37,7 +37,7 @@ from clew.service.requests import AnswerQueryRequest, RecordMarkersResponse, Wor
 from clew.worker._answers import Answers
 from clew.worker._blame import blocked_failure, worker_failure
 from clew.worker._histories import fetch_events
-from clew.worker._idle import IdleRuns, falls_asleep
+from clew.worker._idle import IdleRuns
 from clew.worker._inbox import Inbox
 from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._metrics import WorkerMetrics, started_at
@@ -503,8 +503,8 @@ class WorkflowTasks:
         if self._metrics is not None:
             self._measure_answer(run, task, completion)
         keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or _has_locals(run))
-        if keeps and falls_asleep(completion.commands, run.position) and not _has_locals(run):
-            keeps = False
+        if keeps and not _has_locals(run):
+            keeps = self._idle.is_worth_caching(completion.commands, run.position)
         if not keeps:
             self._drop(run)
         completion = self._machines.sign(completion, is_sticky=keeps)

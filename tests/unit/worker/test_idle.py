@@ -10,6 +10,7 @@ import pytest
 
 from clew.model.commands import CancelTimer, Command, StartTimer
 from clew.worker._idle import (
+    CROWD,
     DROPPED_AT_ONCE_MAX,
     IDLE_SECONDS,
     LATEST_KEPT,
@@ -82,6 +83,15 @@ class Bench:
             run.began_at, run.position = self.loop.now, events
             self.runs[run.run_id] = run
         self.idle.watch()
+
+
+def test_sleepers_stay_cached_until_there_is_a_crowd_of_runs() -> None:
+    bench = Bench()
+    bench.add(CROWD)
+    assert bench.idle.is_worth_caching((LONG,), 3)
+    bench.add(1)
+    assert not bench.idle.is_worth_caching((LONG,), 3)
+    assert bench.idle.is_worth_caching((SHORT,), 3)
 
 
 def test_the_latest_few_stay_and_no_timer_runs() -> None:
