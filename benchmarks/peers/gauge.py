@@ -197,6 +197,7 @@ def kill_after_steps(spawn: Spawn, marks: Marks, count: int) -> Figures:
     worker = spawn("first")
     try:
         marks.wait("ready", 1)
+        time.sleep(1.0)  # the last step may be on its way to the store still
     finally:
         kill_tree(worker)
     began = time.time()
