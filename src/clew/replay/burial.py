@@ -102,7 +102,19 @@ def bury(roots: Iterable[Any]) -> None:
 
 
 def _leads_on(thing: Any) -> bool:
-    return isinstance(thing, _FOLLOWED) or type(thing).__name__ in _AWAITABLE_WRAPPERS
+    kind: type[object] = type(thing)
+    leads_on = _kinds.get(kind)
+    if leads_on is None:
+        leads_on = issubclass(kind, _FOLLOWED) or kind.__name__ in _AWAITABLE_WRAPPERS
+        if len(_kinds) < _KINDS_MAX:
+            _kinds[kind] = leads_on
+    return leads_on
+
+
+_kinds: Final[dict[type, bool]] = {}
+"""What was found out about types; some live as long as the process then."""
+
+_KINDS_MAX: Final = 1_000
 
 
 _AWAITABLE_WRAPPERS: Final = frozenset(

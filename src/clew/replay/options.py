@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, final
 
+import msgspec
+
 from clew.common import MetricMeter, VersioningBehavior, WorkerDeploymentVersion
 from clew.model.commands import RecordMarker
 from clew.model.failure import Failure
@@ -62,8 +64,7 @@ class MachineOptions:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class LocalActivityRequest:
+class LocalActivityRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A local activity that the worker is to run, with its retries.
 
     What comes of it is recorded at once and then given to `WorkflowMachine.take_recorded`; that of one which is durable
@@ -81,8 +82,7 @@ class LocalActivityRequest:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class LocalActivityOutcome:
+class LocalActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a local activity.
 
     Args:
@@ -104,8 +104,7 @@ class LocalActivityOutcome:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActivationResult:
+class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one workflow task.
 
     Args:
