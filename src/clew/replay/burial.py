@@ -101,8 +101,8 @@ def bury(roots: Iterable[Any]) -> None:
         queue.extend(r for r in referents if _leads_on(r))
 
 
-def _leads_on(thing: Any) -> bool:
-    kind: type[object] = type(thing)
+def _leads_on(thing: object) -> bool:
+    kind = type(thing)
     leads_on = _kinds.get(kind)
     if leads_on is None:
         leads_on = issubclass(kind, _FOLLOWED) or kind.__name__ in _AWAITABLE_WRAPPERS
