@@ -212,6 +212,19 @@ class LocalStepsWorker(FixedWorker):
         )
 
 
+class EarlyWorker(FixedWorker):
+    """Takes workflow tasks before their cause is durable, as one does that shares the engine's process."""
+
+    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
+        """Answer in the next turn."""
+        self._offer(task)
+        return True
+
+    def confirm_workflow_task(self, task: WorkflowTask) -> None:
+        """Never comes: answers are there before the cause is written."""
+        raise AssertionError("every answer joins its cause here")
+
+
 class NoExpress:
     """In the place of the express way: it takes nothing."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from benchmarks.hot_path import FixedWorker, HotPath, LocalStepsWorker
+from benchmarks.hot_path import EarlyWorker, FixedWorker, HotPath, LocalStepsWorker
 from clew.ports.store import RunWrite
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.search_attributes import AttributeNames
@@ -95,6 +95,7 @@ def count_rows() -> tuple[Counts, int]:
 
 PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
     "engine, three activities": lambda: count_workflows(has_express=True),
+    "engine, three activities, early tasks": lambda: count_workflows(has_express=True, worker=EarlyWorker),
     "engine, three activities, the general way": lambda: count_workflows(has_express=False),
     "engine, three local steps": lambda: count_workflows(has_express=True, worker=LocalStepsWorker),
     "engine, three local steps, the general way": lambda: count_workflows(has_express=False, worker=LocalStepsWorker),

@@ -42,7 +42,7 @@ WATCH_SECONDS: Final = 0.05
 _IDLE_LOOKS: Final = 40
 """The watch goes to sleep when it has seen no turn for so many looks."""
 
-_TURNS_A_ROUND: Final = 16
+_TURNS_A_ROUND: Final = 64
 """After so many turns what else is ready has its go, such as the commits that they have asked for."""
 
 _CALLBACKS_A_ROUND: Final = range(100)

@@ -21,6 +21,8 @@ from typing import Any, Final
 import pytest
 
 from clew.engine import Engine
+from clew.engine.early import EarlyTasks
+from clew.engine.runs import RunEntry
 from clew.model import commands as c
 from clew.model import events as e
 from clew.service import requests as r
@@ -279,3 +281,19 @@ def test_nothing_that_is_not_stored_is_seen_or_stays(group: int) -> None:
     assert evicted > SEEDS / 4, "hardly any cause was lost"
     assert confirmed > SEEDS / 4, "hardly any answer came late"
     assert asked > SEEDS / 4, "hardly any question was asked"
+
+
+def test_a_worker_that_is_not_told_to_forget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws above are worth something: without the eviction some script breaks one."""
+
+    def forget_to_tell(self: EarlyTasks, entry: RunEntry) -> None:
+        entry.early = None
+
+    monkeypatch.setattr(EarlyTasks, "on_discarded", forget_to_tell)
+    for seed in range(SEEDS):
+        random = Random(seed)
+        player = EarlyPlayer(random)
+        asyncio.run(player.play(make_script(random)))
+        if player.sink.problems:
+            return
+    raise AssertionError("nobody noticed")

@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from clew.replay.commands import is_internal, known_files
+from clew.workflow._activities import execute_activity
 
 LINES_MAX: Final = 20
 """Waiting coroutines listed for one run."""
@@ -24,6 +25,10 @@ TASKS_MAX: Final = 10 * LINES_MAX
 """Waiting tasks that are looked at for that list; a wide fan-out has thousands in one line."""
 
 _HIDDEN: Final = frozenset(("__aenter__", "__aexit__", "_wait", "_bare_wait", "wait_for"))
+
+
+_LEAVES: Final = frozenset((execute_activity.__code__,))
+"""What awaits no code of the user; most runs wait in one of these."""
 
 
 def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
@@ -53,6 +58,8 @@ def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
                 found, what = frame, "await"
             elif found is not None and what == "await":
                 what = code.co_name
+                if code in _LEAVES:
+                    break
             coroutine = coroutine.cr_await
     except AttributeError:
         pass  # Not a coroutine: what the innermost one awaits.
