@@ -214,6 +214,9 @@ def page(records: list[Record]) -> str:
         "",
         *table(records),
         "",
+        "Clew aims at five times the throughput of the better of the two and a latency that is no worse; where a cell",
+        "of the last columns is bold, it misses even the latter.",
+        "",
         "## Settings",
         "",
         f"- **PostgreSQL {records[0]['server']}** on the same machine ({platform.machine()}, {os.cpu_count()} cores): "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import asyncpg
 import pytest
 
 from tests.outage.test_server_down import SECONDS_MAX, ride_out
-from tests.postgres.databases import execute
+from tests.postgres.databases import execute, long_test
 from tests.postgres.server import PostgresServer
 
 DISK_MB = 120
@@ -50,6 +49,8 @@ def fill_up(path: Path) -> None:
             file.write(b"\0" * 65536)
 
 
+@long_test
+@pytest.mark.timeout(600)
 async def test_a_full_disk_is_ridden_out(small_disk: Path) -> None:
     server = PostgresServer({"max_wal_size": "64MB", "min_wal_size": "32MB"}, folder=small_disk)
     try:
@@ -85,6 +86,4 @@ async def test_a_full_disk_is_ridden_out(small_disk: Path) -> None:
 
         await ride_out(server.dsn, no_room)
     finally:
-        if os.environ.get("CLEW_TEST_SHOW_LOG"):
-            print(server.log())
         server.remove()
