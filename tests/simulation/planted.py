@@ -301,6 +301,49 @@ FAULTS: tuple[Fault, ...] = (
         "await self._after_reset(ref, parent, effect.initiated_event_id)",
         "None",
     ),
+    # --- tasks that are given out before their cause is durable
+    Fault(
+        "early-machine-kept",
+        "a worker that is ahead of what is durable is not told to forget when that is lost",
+        "clew.engine.early:EarlyTasks.on_discarded",
+        "session.sink.evict_workflow(entry.state.namespace, entry.state.run_id)",
+        "pass",
+    ),
+    Fault(
+        "early-joined-events-lost",
+        "of an answer that joins the write of its cause the last event is lost",
+        "clew.engine.express:Express._submit",
+        "cause.events += events",
+        "cause.events += events[:-1]",
+    ),
+    Fault(
+        "early-worthless-answer-taken",
+        "an answer that rests on a lost cause is decided again",
+        "clew.engine.express:Express._lost",
+        "if rests_on is not None and rests_on.early != DURABLE:",
+        "if False:",
+    ),
+    Fault(
+        "early-cause-never-confirmed",
+        "a worker is not told that the cause of its early task is durable",
+        "clew.engine.early:EarlyTasks.note_durable",
+        "session.early_sink.confirm_workflow_task(task)",
+        "pass",
+    ),
+    Fault(
+        "early-step-acts-at-once",
+        "a local step of a task that was given out early runs before the task's cause is durable",
+        "clew.worker._workflow_tasks:WorkflowTasks._take_result",
+        "if run.is_early and result.local_activities:",
+        "if False:",
+    ),
+    Fault(
+        "early-void-answer-sent",
+        "a worker answers a task although it was told to forget the run",
+        "clew.worker._workflow_tasks:WorkflowTasks.evict",
+        "run.is_void = run.is_early",
+        "pass",
+    ),
     # --- the worker's half
     Fault(
         "signals-after-the-end",

@@ -35,6 +35,7 @@ from clew.testing import ManualClock
 from clew.testing.faults import Faults
 from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
 from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
+from tests.simulation.early_regressions import EARLY_REGRESSIONS
 from tests.unit.replay.story import Story, WorkerDied
 from tests.unit.replay.story import payloads as story_payloads
 
@@ -538,4 +539,5 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
+    **EARLY_REGRESSIONS,
 }
