@@ -125,7 +125,7 @@ crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and fi
 
 .PHONY: partition-soak
 partition-soak: $(VENV)/.stamp-dev ## Cut real nodes, workers, clients and PostgreSQL from each other for minutes (root; ARGS="--seconds …")
-	CLEW_TEST_LONG=1 $(PY) -m pytest tests/partition/test_half_open.py
+	CLEW_TEST_LONG=1 $(PY) -m pytest tests/partition
 	$(PY) -m tests.partition --record $(ARGS)
 
 PYTHONS ?= python3.12 python3.13

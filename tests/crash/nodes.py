@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,9 @@ from tests.cases.harness import ROOT
 from tests.crash.rounds import SECONDS_MAX
 
 READY = "Clew answers"
+_PORTS_FIRST = 21_000
+_PORTS_COUNT = 11_000
+_ports = itertools.count()
 
 
 class Program:
@@ -210,7 +214,12 @@ def _read(path: Path, start: int) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those that systems give to callers.
+
+    A node that is dead for a moment so finds its port free again, and nobody who calls it then reaches itself.
+    """
+    while True:
+        port = _PORTS_FIRST + (os.getpid() * 37 + next(_ports)) % _PORTS_COUNT
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import heapq
 import os
 import random
@@ -39,6 +40,7 @@ _FREE: Final = Rule()
 _PREFIX: Final = "10.77"
 
 
+@functools.cache
 def why_not() -> str:
     """Why this machine can have no such network; empty when it can."""
     if os.name != "posix" or os.geteuid() != 0:
@@ -49,8 +51,9 @@ def why_not() -> str:
     try:
         _ip("netns", "add", name)
         _ip("netns", "del", name)
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"`ip netns` does not work here: {error}"
+        os.close(_open_tun(f"clewt{os.getpid() % 100000}"))
+    except OSError as error:
+        return f"namespaces and TUN devices cannot be made here: {error}"
     return ""
 
 

@@ -196,10 +196,10 @@ async def _make_trouble(
     network: Network, processes: Processes, paths: list[Path], settings: Settings
 ) -> tuple[Counter[str], float, float]:
     chance = random.Random(settings.seed)
-    until = time.monotonic() + settings.seconds
     kinds: Counter[str] = Counter()
     cut_seconds = again_seconds = 0.0
     await _wait_answered(paths, processes)
+    until = time.monotonic() + settings.seconds
     for number, episode in enumerate(make_episodes(settings.hosts, chance, seconds_max=settings.trouble_seconds_max)):
         if time.monotonic() >= until:
             return kinds, cut_seconds, again_seconds

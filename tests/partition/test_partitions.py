@@ -1,4 +1,4 @@
-"""Partitions for some seconds, over proxies and, where the machine can, between network namespaces.
+"""Partitions for some seconds, over proxies; in the long form also between network namespaces, where the machine can.
 
 `make partition-soak` goes on for minutes, with troubles that outlast every patience.
 """
@@ -15,7 +15,7 @@ from tests.partition.namespaces import why_not
 from tests.partition.proxies import ProxyNetwork
 from tests.partition.runner import Settings, Told, run_under_trouble
 from tests.partition.trouble import DATABASE, Hosts
-from tests.postgres.databases import create_database
+from tests.postgres.databases import create_database, long_test
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -26,9 +26,9 @@ POSTGRES_PORT = 5432
 def look(told: Told) -> None:
     """There was something to find a fault in."""
     calls = told.outcome["calls"]
-    assert sum(told.episodes.values()) >= 2
-    assert sum(number for name, number in calls.items() if name.endswith(" ok")) >= 10
-    assert told.outcome["registers"] >= 1
+    assert sum(told.episodes.values()) >= 1
+    assert sum(number for name, number in calls.items() if name.endswith(" ok")) >= len(FEW.clients)
+    assert told.outcome["runs"] >= 1
 
 
 async def test_over_proxies(tmp_path: Path) -> None:
@@ -42,6 +42,7 @@ async def test_over_proxies(tmp_path: Path) -> None:
         look(await run_under_trouble(network, POSTGRES_PORT, path, settings, tmp_path))
 
 
+@long_test
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "it works here")
 async def test_between_namespaces(tmp_path: Path) -> None:
     settings = Settings(seed=2, seconds=8, trouble_seconds_max=3, hosts=FEW)
