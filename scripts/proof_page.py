@@ -90,7 +90,7 @@ def _simulation_lines() -> list[str]:
             [*rows, _simulation_row("**all**", total)],
         ),
         "",
-        "A seed that broke a law led to a mend; what it found is among the following.",
+        "Each seed that broke a law led to a mend: of the engine, which is among the following, or of the simulation.",
     ]
 
 

@@ -100,6 +100,8 @@ class ModelStore:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
+        if self._is_closed:
+            return self._done([])  # refused, before anything is done
         for unit in units:
             for write in unit:
                 problem = self._problem(write)
