@@ -16,7 +16,7 @@ from clew.model.events import Event, decode_events
 from clew.worker import Worker
 
 QUEUE = "family"
-DEADLINE = 120.0
+DEADLINE = 240.0
 DECODED_MAX = 20
 """Events that are read back and decoded for each child: few, and not those of its siblings."""
 
