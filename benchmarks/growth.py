@@ -190,6 +190,7 @@ class Dimension:
         cost: What is measured.
         order: What growth is promised.
         measure: Gives the points.
+        remark: What is known of a step in the curve.
     """
 
     title: str
@@ -197,6 +198,7 @@ class Dimension:
     cost: str
     order: str
     measure: Callable[[], Points]
+    remark: str = ""
 
 
 DIMENSIONS: Final = {
@@ -206,6 +208,8 @@ DIMENSIONS: Final = {
         "CPU, µs a local step",
         "constant: a step appends one row and rewrites one of fixed size",
         history,
+        "Activities leave the express way at 4,096 events, where continue-as-new is suggested, so they cost a constant "
+        "more from there on; local steps stay on it.",
     ),
     "open-runs": Dimension(
         "Open runs",
@@ -220,6 +224,8 @@ DIMENSIONS: Final = {
         "CPU, µs a workflow of one activity",
         "constant: tasks are claimed from the front of an index",
         backlog,
+        "When more than some hundred runs wait, those that nobody works on leave memory, and are read again when their "
+        "turn comes.",
     ),
     "payload": Dimension(
         "Size of payloads",
@@ -283,6 +289,7 @@ def write(found: dict[str, Any]) -> None:
         sections += [f"| {dimension.size} | {' | '.join(f'{x:,.0f}' for x, _ in points)} |"]
         sections += [f"|---|{'---|' * len(points)}"]
         sections += [f"| {dimension.cost} | {' | '.join(f'{y:,.0f}' for _, y in points)} |"]
+        sections += ["", dimension.remark] if dimension.remark else []
         sections += ["", f"Measured {found[name]['at']} UTC at load {found[name]['load']}."]
     machine = (
         f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"

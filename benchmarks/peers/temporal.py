@@ -98,6 +98,7 @@ class Resumed:
 
     @workflow.run
     async def run(self, count: int) -> None:
+        marks.put("entered", 0)
         for number in range(count):
             await workflow.execute_local_activity(no_op, number, start_to_close_timeout=TIMEOUT)
         marks.put("ready", 0)
@@ -232,7 +233,6 @@ async def work(workload: str, size: int) -> None:
     client = await connect(int(PORT))
     if ROLE == "second" and workload == "W6":
         await client.get_workflow_handle("measured").signal(Resumed.go_on)
-        marks.put("entered", 0)
     async with worker(client):
         if ROLE == "first" and workload == "W5":
             await in_turn(
