@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from clew.core.decisions import (
     decide_cancel_request,
@@ -54,6 +54,7 @@ from clew.engine.runs import RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.versions import Versions
 from clew.model.events import (
+    BaseEvent,
     Event,
     ExecutionRef,
     ExternalFailedCause,
@@ -72,6 +73,8 @@ from clew.model.policies import DeploymentVersion, ParentClosePolicy, Versioning
 from clew.model.rejection import RejectionCode
 from clew.ports.store import OutboxRow, Store, StoreError
 from clew.service.errors import CODE_TABLE, RPCError
+
+E = TypeVar("E", bound=BaseEvent)
 
 logger = logging.getLogger("clew.engine")
 
@@ -233,8 +236,7 @@ class Outbox:
     # --- children ---------------------------------------------------------------------------------------------------
 
     async def _start_child(self, row: OutboxRow, parent: RunEntry, initiated_event_id: int) -> None:
-        event = await self._event(parent, initiated_event_id)
-        assert isinstance(event, StartChildWorkflowExecutionInitiated), f"event {initiated_event_id} starts a child"
+        event = await self._asking_event(parent, initiated_event_id, StartChildWorkflowExecutionInitiated)
         state = parent.state
         if not state.is_open and await self._is_over(parent):
             await self._leave_behind(row, parent, event)
@@ -425,8 +427,7 @@ class Outbox:
     # --- signals and cancel requests to other executions --------------------------------------------------------------
 
     async def _signal(self, row: OutboxRow, sender: RunEntry, initiated_event_id: int) -> None:
-        event = await self._event(sender, initiated_event_id)
-        assert isinstance(event, SignalExternalWorkflowExecutionInitiated), f"event {initiated_event_id} signals"
+        event = await self._asking_event(sender, initiated_event_id, SignalExternalWorkflowExecutionInitiated)
         target = event.workflow_execution
         namespace = target.namespace or sender.state.namespace
         request = SignalWorkflowRequest(
@@ -454,8 +455,7 @@ class Outbox:
             )
 
     async def _cancel(self, row: OutboxRow, sender: RunEntry, initiated_event_id: int) -> None:
-        event = await self._event(sender, initiated_event_id)
-        assert isinstance(event, RequestCancelExternalWorkflowExecutionInitiated), f"event {initiated_event_id} cancels"
+        event = await self._asking_event(sender, initiated_event_id, RequestCancelExternalWorkflowExecutionInitiated)
         target = event.workflow_execution
         namespace = target.namespace or sender.state.namespace
         request = RequestCancelRequest(
@@ -512,8 +512,20 @@ class Outbox:
 
     async def _event(self, entry: RunEntry, event_id: int) -> Event:
         event = entry.event_at(event_id)
-        if event is not None:
-            return event
+        return event if event is not None else await self._stored_event(entry, event_id)
+
+    async def _asking_event(self, entry: RunEntry, event_id: int, kind: type[E]) -> E:
+        """The event that asked for an effect: the one in memory if it is of this kind, else the one that is stored.
+
+        In memory there may be one that another node forestalled: the row is of its commit, and so is the event.
+        """
+        event = await self._event(entry, event_id)
+        if not isinstance(event, kind):
+            event = await self._stored_event(entry, event_id)
+        assert isinstance(event, kind), f"event {event_id} of run {entry.state.run_id} is no {kind.__name__}"
+        return event
+
+    async def _stored_event(self, entry: RunEntry, event_id: int) -> Event:
         # One batch; with the event come those of its siblings, which are wanted next.
         batches = await self._store.read_history(entry.shard, entry.run_key, event_id, 1)
         found = [other for batch in batches for other in decode_events(batch.events)]
