@@ -168,9 +168,10 @@ class LinkedConnection:
 
 def _current_trace() -> str:
     """The trace in which this very call is made, if the program uses OpenTelemetry; empty if not."""
-    propagation = sys.modules.get("opentelemetry.propagate")
-    if propagation is None:
+    if "opentelemetry.trace" not in sys.modules:
         return ""
+    from opentelemetry import propagate
+
     carrier: dict[str, str] = {}
-    propagation.inject(carrier)
+    propagate.inject(carrier)
     return carrier.get("traceparent", "")
