@@ -125,6 +125,8 @@ def breed() -> None:
             continue
         data = os.read(0, 65536)
         if not data:
+            for pid in names:
+                os.kill(pid, signal.SIGKILL)
             return
         *lines, asked = (asked + data).split(b"\n")
         for line in lines:
