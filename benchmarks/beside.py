@@ -216,7 +216,8 @@ def page(records: list[Record]) -> str:
         "",
         f"- {machine}; Python {platform.python_version()}, SQLite {sqlite3.sqlite_version} (WAL, `synchronous=FULL`).",
         f"- Measured from {first} to {last} UTC on a machine that did other work (load {min(loads)} to {max(loads)}).",
-        "  Ratios within a line travel; figures by themselves do not.",
+        "  Ratios within a line travel better than figures. Where the load is far above the number of processors,",
+        "  waiting times (W1, W5, W7) are the machine's as much as an engine's: compare CPU.",
         *([f"- Versions: {'; '.join(versions)}."] if versions else []),
         *(f"- **{engine.title}**: {engine.settings}." for engine in engines),
     ]
