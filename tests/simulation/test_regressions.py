@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.conformance.service import scripted
@@ -22,4 +24,4 @@ async def test_it_fails_when_the_mend_is_taken_back(name: str, monkeypatch: pyte
     # What never comes is not waited for long: here a wait that is over too soon tells the same.
     monkeypatch.setattr(scripted, "DEADLINE_SECONDS", 1.5)
     with planted(BY_NAME[name]), pytest.raises(FAILURES):
-        await REGRESSIONS[name]()
+        await asyncio.wait_for(REGRESSIONS[name](), 5)
