@@ -78,6 +78,14 @@ class Resets:
 
     async def _prepare(self, request: ResetWorkflowRequest) -> tuple[RunEntry, Decision]:
         """The latest run, and the decision on it; to be taken in the same turn of the loop."""
+        while True:
+            latest, decide = await self._prepare_on_latest(request)
+            # Another reset may have ended it while its history was read. Both new runs would follow the same one, and
+            # be written in one unit, in which neither is seen to be in the way of the other.
+            if latest.successor is None:
+                return latest, decide
+
+    async def _prepare_on_latest(self, request: ResetWorkflowRequest) -> tuple[RunEntry, Decision]:
         namespace, workflow_id = request.namespace, request.workflow_id
         latest = await self._locator.find_current(namespace, workflow_id)
         made = made_by_reset(latest.state, request)
