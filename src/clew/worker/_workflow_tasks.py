@@ -215,6 +215,8 @@ class WorkflowTasks:
         else:
             self._drop(run)
             self._route_uncached(task)
+            # What waited behind this task waits for the new machine.
+            self._go_on(run)
 
     def _route_uncached(self, task: WorkflowTask) -> None:
         run = CachedRun(task.token.run_id, task.workflow_type)

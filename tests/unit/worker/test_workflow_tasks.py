@@ -158,6 +158,25 @@ async def test_a_gap_between_cache_and_task_leads_to_a_replay(bench: Bench) -> N
     assert [event.event_id for event in second.tasks[0].events] == list(range(1, 10))
 
 
+async def test_tasks_that_wait_for_a_turn_are_all_answered_though_the_machine_does_not_continue_them(
+    bench: Bench,
+) -> None:
+    """The engine gives a run anew when it has failed the task that is out: whole histories queue behind one turn."""
+    gate = threading.Event()
+
+    def slow(task: WorkflowTask) -> Any:
+        assert gate.wait(30)
+        return wait_on_timer(task)
+
+    bench.machines.answer = slow
+    for last in (3, 5, 7, 9):
+        await bench.offer(workflow_task(events=events(1, last)))
+    gate.set()
+    await until(lambda: bench.settled == 4, "all four answers")
+    assert len(bench.service.of("complete_workflow_task")) == 4
+    assert [machine.tasks[0].events[-1].event_id for machine in bench.machines.made] == [3, 5, 7, 9]
+
+
 async def test_a_closing_answer_drops_the_run(bench: Bench) -> None:
     bench.machines.are_closing = True
     bench.machines.answer = lambda task: CompleteWorkflowTaskRequest(
@@ -239,7 +258,13 @@ async def test_the_stack_of_a_failed_task_is_told_at_its_first_attempt(
     )
     for attempt in (1, 2, 3):
         await bench.offer_and_wait(workflow_task(events=events(1, 3), attempt=attempt))
-    lines = [record.getMessage() for record in caplog.records if "task_failed" in record.getMessage()]
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "task_failed" in record.getMessage()]
+
+    # The slot is given back before the line is written.
+    await until(lambda: len(told()) == 3, "a line for each attempt")
+    lines = told()
     assert ["claims.py" in line for line in lines] == [True, False, False]
     assert all("KeyError: no" in line for line in lines)
 
