@@ -104,12 +104,6 @@ PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
 """What is counted; each answers with the counts and the number of runs they are for."""
 
 
-def count(name: str) -> float:
-    """Bytecodes a run on this path."""
-    counts, runs = PATHS[name]()
-    return round(sum(counts.values()) / runs, 1)
-
-
 def recorded() -> dict[str, Any]:
     """The record: ``python``, the minor version it is for, and ``paths``."""
     return json.loads(RECORD.read_text(encoding="utf-8"))
@@ -125,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.opcodes", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="paths; all when none is named")
     parser.add_argument("--record", action="store_true", help="write what is counted to the record")
+    parser.add_argument("--total", action="store_true", help="print the bytecodes a run alone, for one path")
     parser.add_argument("--top", type=int, default=0, help="show the functions that take most")
     options = parser.parse_args()
     known = recorded()
@@ -132,6 +127,9 @@ def main() -> None:
     for name in options.names or PATHS:
         counts, runs = PATHS[name]()
         total = round(sum(counts.values()) / runs, 1)
+        if options.total:
+            print(total)
+            continue
         print(f"{name:<44} {total:>9.1f}" + (f"   recorded {paths[name]:.1f}" if name in paths else ""))
         for code, number in counts.most_common(options.top):
             print(f"    {number / runs:>9.1f}  {code.co_qualname}")
