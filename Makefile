@@ -82,7 +82,7 @@ bench-postgres-parked: $(VENV)/.stamp-dev ## Measure PostgreSQL beside a million
 JOBS ?= 2
 .PHONY: test
 test: $(VENV)/.stamp-dev ## Run the whole test suite, files of it side by side (JOBS=2)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: second-look
 second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and twice each
