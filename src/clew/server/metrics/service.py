@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, cast, final
 
 from clew.model.failure import ApplicationInfo, Failure
@@ -20,7 +21,7 @@ from clew.server.metrics.metrics import ACTIVITY, WORKFLOW, Metrics
 from clew.service import requests as r
 from clew.service.contract import Service, TaskSink, WorkerSession
 from clew.service.errors import RPCError
-from clew.service.reply import Reply
+from clew.service.telling import telling
 
 _OK: Final = "ok"
 _OFFERS_MAX: Final = 50_000
@@ -92,59 +93,16 @@ class MeteredService:
         self._metrics.task_failures.add(ACTIVITY, _kind_of(request.failure))
         self._ended(request)
 
-    def _timed(self, name: str, awaitable: Awaitable[Any]) -> Any:
-        began = self._loop.time()
-        if isinstance(awaitable, Reply):
-            return self._timed_reply(name, cast("Reply[Any]", awaitable), began)
-        if isinstance(awaitable, asyncio.Future):
-            future = cast("asyncio.Future[Any]", awaitable)
-            future.add_done_callback(
-                lambda done: None if done.cancelled() else self.note(name, began, done.exception())
-            )
-            return future
-        return self._timed_coroutine(name, awaitable, began)
+    def _timed(self, name: str, answer: Awaitable[Any]) -> Any:
+        return telling(answer, partial(self._note, name, self._loop.time()))
 
-    def _timed_reply(self, name: str, inner: Reply[Any], began: float) -> Reply[Any]:
-        outer = _TimedReply(self, name, inner, began)
-        inner.listen(outer.forward)
-        return outer
-
-    async def _timed_coroutine(self, name: str, awaitable: Awaitable[Any], began: float) -> Any:
-        try:
-            answer = await awaitable
-        except Exception as error:
-            self.note(name, began, error)
-            raise
-        self.note(name, began, None)
-        return answer
-
-    def note(self, name: str, began: float, error: BaseException | None) -> None:
-        """A call has ended."""
+    def _note(self, name: str, began: float, error: BaseException | None) -> None:
+        """A call has ended; one that nobody waits for any more (cancelled) has not."""
+        if error is not None and not isinstance(error, Exception):
+            return
         code = _OK if error is None else error.code.value if isinstance(error, RPCError) else "internal"
         self._metrics.calls.add(name, code)
         self._metrics.call_seconds.observe(self._loop.time() - began, name)
-
-
-class _TimedReply(Reply[Any], eq=False):
-    """The answer to a measured call."""
-
-    service: MeteredService
-    name: str
-    inner: Reply[Any]
-    began: float
-
-    def forward(self, told: Reply[Any]) -> None:
-        """It has come: note it, and pass it on."""
-        error = told.exception()
-        self.service.note(self.name, self.began, error)
-        if error is None:
-            self.set_result(told.result())
-        else:
-            self.set_exception(error)
-
-    def abandon(self) -> None:
-        """Whoever asked has gone."""
-        self.inner.abandon()
 
 
 @final

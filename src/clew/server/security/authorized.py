@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import msgspec
 
@@ -39,6 +39,7 @@ from clew.service import requests as r
 from clew.service.contract import Service, TaskSink, WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
+from clew.service.telling import telling
 
 T = TypeVar("T")
 
@@ -211,7 +212,7 @@ class AuthorizedService:
     def _telling_of_keys(self, answer: Awaitable[T]) -> Awaitable[T]:
         """The same answer; this node looks at the keys again as soon as it has come."""
         on_change = self._guards.on_key_change
-        return answer if on_change is None else _telling(answer, lambda error: on_change() if error is None else None)
+        return answer if on_change is None else telling(answer, lambda error: on_change() if error is None else None)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class AuthorizedService:
             return refused
         answer = method(opened)
         if rule.changes and self._guards.audit is not None and (self._guards.audits_tasks or not rule.is_task):
-            answer = _telling(answer, partial(self._note_outcome, name, namespaces, request, now))
+            answer = telling(answer, partial(self._note_outcome, name, namespaces, request, now))
         if rule.is_task or all(Permission.PAYLOADS in self._permissions_in(namespace) for namespace in namespaces):
             return answer
         return _redacted(answer)
@@ -433,63 +434,6 @@ def _opened(request: Any, seals: TokenSeals) -> Any:
         if type(token) is TaskToken:
             return msgspec.structs.replace(request, **{name: seals.open(token)})
     return request
-
-
-def _telling(answer: Awaitable[T], tell: Callable[[BaseException | None], None]) -> Awaitable[T]:
-    """The same answer; `tell` hears the error, or None, when it comes."""
-    if isinstance(answer, Reply):
-        return _telling_reply(cast("Reply[T]", answer), tell)
-    if isinstance(answer, asyncio.Future):
-        return _telling_future(cast("asyncio.Future[T]", answer), tell)
-    return _telling_coroutine(answer, tell)
-
-
-class _ToldReply(Reply[Any], eq=False):
-    """An answer of which somebody else hears first."""
-
-    inner: Reply[Any]
-    tell: Callable[[BaseException | None], None]
-
-    def forward(self, reply: Reply[Any]) -> None:
-        """It has come."""
-        error = reply.exception()
-        self.tell(error)
-        if error is None:
-            self.set_result(reply.result())
-        else:
-            self.set_exception(error)
-
-    def abandon(self) -> None:
-        """Whoever asked has gone."""
-        self.inner.abandon()
-
-
-def _telling_reply(answer: Reply[T], tell: Callable[[BaseException | None], None]) -> Reply[T]:
-    told = _ToldReply(answer, tell)
-    answer.listen(told.forward)
-    return told
-
-
-def _telling_future(answer: asyncio.Future[T], tell: Callable[[BaseException | None], None]) -> asyncio.Future[T]:
-    def listen(done: asyncio.Future[T]) -> None:
-        tell(asyncio.CancelledError() if done.cancelled() else done.exception())
-
-    # Callbacks run in order: this one before that of whoever is going to wait.
-    if answer.done():
-        listen(answer)
-    else:
-        answer.add_done_callback(listen)
-    return answer
-
-
-async def _telling_coroutine(answer: Awaitable[T], tell: Callable[[BaseException | None], None]) -> T:
-    try:
-        result = await answer
-    except BaseException as error:
-        tell(error)
-        raise
-    tell(None)
-    return result
 
 
 async def _redacted(answer: Awaitable[T]) -> T:
