@@ -22,6 +22,7 @@ from msgspec import structs
 
 from clew.core import express, express_markers
 from clew.core.pending import PendingWorkflowTask
+from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.attention import Attention
 from clew.engine.early import EarlyTasks, worthless
@@ -183,16 +184,11 @@ class Express:
         if entry is None:
             return None
         state = entry.state
-        task = state.workflow_task
+        task = _task_of(state, token)
         commands = request.commands
         if (
             task is None
             or not commands
-            or task.lease_id != token.lease_id
-            or task.scheduled_event_id != token.scheduled_event_id
-            or task.attempt != token.attempt
-            or not task.started_event_id
-            or task.is_virtual
             or not express.is_usual_answer(request)
             or (namespace := self._namespace_of(entry, token)) is None
         ):
@@ -210,14 +206,9 @@ class Express:
         if entry is None:
             return None
         state = entry.state
-        task = state.workflow_task
+        task = _task_of(state, token)
         if (
             task is None
-            or task.lease_id != token.lease_id
-            or task.scheduled_event_id != token.scheduled_event_id
-            or task.attempt != token.attempt
-            or not task.started_event_id
-            or task.is_virtual
             or entry.early is not None
             or (namespace := self._namespace_of_plain(entry, token)) is None
             or not express_markers.is_usual_record(request, state, task, namespace.bounds)
@@ -488,6 +479,21 @@ class Express:
         operation = self._general_operation(request, submission)
         general = OpSubmission(entry, submission.events, self._on_settled, operation=operation, offers=offers)
         self._funnel.lost(general, outcome)
+
+
+def _task_of(state: ExecutionState, token: TaskToken) -> PendingWorkflowTask | None:
+    """The workflow task that this token holds; None when that is over, or is not one in history."""
+    task = state.workflow_task
+    if (
+        task is None
+        or task.lease_id != token.lease_id
+        or task.scheduled_event_id != token.scheduled_event_id
+        or task.attempt != token.attempt
+        or not task.started_event_id
+        or task.is_virtual
+    ):
+        return None
+    return task
 
 
 def _send_workflow_task(entry: RunEntry, session: Session, task: WorkflowTask) -> None:
