@@ -32,11 +32,19 @@ WRITER = textwrap.dedent("""
     import asyncio, pickle, sys
     from clew.ports.store import CommitStatus, PendingItem
     from tests.conformance.store.rows import insert, update
-    from tests.crash.watched_files import Journal, watch
+    from tests.crash.watched_files import Journal, Step, watch
 
     journal = Journal()
     watch(journal.steps.append)
-    from clew.storage.sqlite import connection, open_store
+    from clew.storage.sqlite import connection, log_room, open_store
+
+    def lay_out(path, size, extend=log_room.lay_out_from):
+        # This file is not opened by SQLite, so it is watched by hand.
+        journal.steps.append(Step("write", path, size, bytes(log_room.LOG_ROOM_BYTES - size)))
+        extend(path, size)
+        journal.steps.append(Step("sync", path))
+
+    log_room.lay_out_from = lay_out
     if sys.argv[2] == "unsafe":
         connection.WAL_CHECKPOINT_PAGES = 1000
         real = connection.connect_writer
@@ -112,6 +120,7 @@ async def test_what_was_acknowledged_survives_a_power_failure(tmp_path: Path) ->
     chance = random.Random(11)
     writes = sum(step.kind == "write" for step in journal.steps)
     assert writes > 500, "the writes of the store were seen"
+    assert any(step.kind == "write" and len(step.data) > 1_000_000 for step in journal.steps), "the log was laid out"
     for number in range(MOMENTS):
         count = chance.randrange(ready, len(journal.steps))
         torn = chance if number % 2 else None

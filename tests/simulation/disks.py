@@ -30,7 +30,8 @@ from clew.storage.sqlite.connection import MEMORY, connect_writer
 from clew.storage.sqlite.schema import migrate
 from clew.storage.sqlite.search_attributes import AttributeNames
 from clew.storage.sqlite.store import SqliteStore
-from clew.storage.sqlite.threads import CallQueue, WriterThread
+from clew.storage.sqlite.threads import CallQueue
+from clew.storage.sqlite.writer import WriterThread
 from tests.simulation.clock import EPOCH
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.model_store import ModelData, ModelStore
@@ -112,19 +113,19 @@ class _Calls(CallQueue):
         super().__init__(MEMORY, loop)
         self._sim = loop
         self._lane = lane
-        self._writer = WriterThread(MEMORY, loop, connection, committer)
-        self._reads = self._writes = _Waking(self._writer.calls, self._wake)  # type: ignore[assignment]
+        self._thread = WriterThread(MEMORY, loop, connection, committer)
+        self._reads = self._writes = _Waking(self._thread.calls, self._wake)  # type: ignore[assignment]
 
     def _wake(self) -> None:
         self._sim.post(self._lane, 0.0, self._serve)
 
     def _serve(self) -> None:
         try:
-            first = self._writer.calls.get_nowait()
+            first = self._thread.calls.get_nowait()
         except queue.Empty:
             return  # Served with those before it.
         assert first is not None, "the writer is never told to end"
-        self._writer._serve(first)
+        self._thread._serve(first)
 
     async def close(self) -> None:
         self._is_closed = True

@@ -282,7 +282,10 @@ class CommitPipeline:
         if self._open or self._held:
             self._schedule_flush()
         future = asyncio.ensure_future(self._store.commit_if_current(rows))
-        future.add_done_callback(partial(self._settle, heads))
+        if future.done():  # A store that was quicker than the change of thread.
+            self._settle(heads, future)
+        else:
+            future.add_done_callback(partial(self._settle, heads))
 
     def _look_at_held(self) -> None:
         """Drop what has been released, and release what has been held for long; look again after the next turns."""

@@ -48,6 +48,11 @@ def is_fault_of_call(error: BaseException) -> bool:
     return not hasattr(error, "sqlite_errorcode") or primary_code(error) in _CALL_ERRORS
 
 
+def is_busy(error: BaseException | None) -> bool:
+    """Whether `error` says that somebody else has the file locked, so that nothing was done."""
+    return isinstance(error, sqlite3.Error) and primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def free_bytes(path: str) -> int | None:
     """The free space of the file system under `path`; None when that cannot be told."""
     try:
