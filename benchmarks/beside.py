@@ -30,7 +30,7 @@ RESULTS: Final = ROOT / "build" / "bench.jsonl"
 PAGE: Final = ROOT / "docs" / "reference" / "benchmarks.md"
 FLOOR: Final = "floor"
 
-BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2"}
+BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2", "W6-LOCAL": "W6"}
 """What stands in the line of local steps for an engine that has one kind of step."""
 
 INTRODUCTION: Final = """\

@@ -52,10 +52,11 @@ TITLES: Final = {
     "W3": "one workflow, 1,000 activities at once",
     "W4": "10,000 workflows that sleep for an hour",
     "W5": "1,000 sleepers, the process killed and started again",
-    "W6": "a workflow with 1,000 finished steps, resumed after a kill",
+    "W6": "a workflow with 1,000 finished activities, resumed after a kill",
+    "W6-LOCAL": "a workflow with 1,000 finished local steps, resumed after a kill",
     "W7": "a message to a waiting workflow and its answer",
 }
-_BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2"}
+_BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2", "W6-LOCAL": "W6"}
 """What stands in for a line of local steps at an engine that has one kind of step."""
 
 Record = dict[str, Any]

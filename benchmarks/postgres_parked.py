@@ -1,8 +1,8 @@
 """What a million waiting rows in PostgreSQL cost the others: ``python -m benchmarks.postgres_parked [--rows N]``.
 
-Owns: the making of the rows, and measuring W1-W3, claims and idle queries before and after; with ``--steps``, how the
-tables grow while steps are made; with ``--prune``, what retention costs. Never: other workloads than those of
-`benchmarks.workloads`.
+Owns: the making of the rows, and measuring W1-W3, starts, claims, the start of an engine and its idle time before,
+beside sleepers, and beside queued tasks too; with ``--steps``, how the tables grow while steps are made; with
+``--prune``, what retention costs. Never: other workloads than those of `benchmarks.workloads`.
 
 How it works: a few runs that sleep and a few tasks that wait are made by the engine; the rest are copies of their rows,
 made by the database, with keys and ids of their own. Then the tables are analysed, as autovacuum does within a minute.
@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import workloads
+from benchmarks.peers.gauge import cpu_seconds
 from benchmarks.workflows import Sleeper
 from clew.client import Client
 from clew.ports.store import TaskKind
 from clew.storage.postgres import open_store
 from clew.worker import Worker
 from tests.postgres.databases import execute
-from tests.postgres.server import running
+from tests.postgres.server import PostgresServer, running
 
 SERVER: Final = {"shared_buffers": "512MB", "max_wal_size": "2GB"}
 SCHEMA: Final = "bench"
@@ -57,29 +60,36 @@ FROM generate_series({start}, {count}) AS n
 
 
 async def measure(rows: int, runs: int) -> None:
-    """W1-W3, claims and idle queries on an empty store, then beside the rows."""
+    """The figures on an empty store, then beside sleepers, then beside as many tasks that wait, too."""
     server = running(SERVER)
     try:
         dsn = f"{server.dsn}?schema={SCHEMA}"
-        before = await _figures(server.dsn, dsn, runs, "empty")
+        empty = await _figures(server, dsn, runs, "empty")
         began = time.perf_counter()
-        await _fill(server.dsn, dsn, rows)
-        print(f"{rows:,} runs that sleep and {rows:,} tasks that wait made in {time.perf_counter() - began:.0f} s")
-        after = await _figures(server.dsn, dsn, runs, f"{rows:,} rows")
-        print(f"\n| figure | empty | beside {rows:,} sleepers and {rows:,} queued tasks | ratio |\n|---|---|---|---|")
-        for name, value in before.items():
-            print(f"| {name} | {value:,.2f} | {after[name]:,.2f} | {after[name] / value if value else 0:.2f} |")
+        await _park(server.dsn, dsn, rows)
+        print(f"{rows:,} runs that sleep made in {time.perf_counter() - began:.0f} s", flush=True)
+        parked = await _figures(server, dsn, runs, f"{rows:,} sleepers")
+        store = await open_store(dsn)
+        await store.close()
+        await _queue(server.dsn, store.shard_count, rows, start=2_001)
+        await execute(server.dsn, "VACUUM ANALYZE", "CHECKPOINT")
+        queued = await _figures(server, dsn, runs, f"and {rows:,} queued tasks")
+        print(f"\n| figure | empty | beside {rows:,} sleepers | and {rows:,} queued tasks |\n|---|---|---|---|")
+        for name, value in empty.items():
+            print(f"| {name} | {value:,.2f} | {parked[name]:,.2f} | {queued[name]:,.2f} |")
         print(await _sizes(server.dsn))
     finally:
         server.remove()
 
 
-async def _figures(plain: str, dsn: str, runs: int, label: str) -> dict[str, float]:
+async def _figures(server: PostgresServer, dsn: str, runs: int, label: str) -> dict[str, float]:
+    plain = server.dsn
     measured: dict[str, list[float]] = {}
     wanted: dict[str, tuple[Callable[[], Coroutine[Any, Any, workloads.Figures]], str]] = {
         "W1 p50 ms/step": (workloads.sequential_steps, "p50 ms/step"),
         "W2 workflows/s": (workloads.many_workflows, "workflows/s"),
         "W3 s": (workloads.fan_out, "s"),
+        "starts/s": (_starts, "starts/s"),
     }
     workloads.store_in_use.append(dsn)
     for _ in range(runs):
@@ -90,7 +100,7 @@ async def _figures(plain: str, dsn: str, runs: int, label: str) -> dict[str, flo
     workloads.store_in_use.clear()
     figures = {name: statistics.median(values) for name, values in measured.items()}
     figures["claim of 10 tasks, ms"] = await _claims(plain, dsn)
-    figures["start of an engine, s"], figures["queries/s of an idle engine"] = await _idle(plain, dsn)
+    figures |= await _idle(server, dsn)
     print(f"{label}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()), flush=True)
     return figures
 
@@ -112,15 +122,50 @@ async def _claims(plain: str, dsn: str) -> float:
     return 1e3 * statistics.median(seconds)
 
 
-async def _idle(plain: str, dsn: str) -> tuple[float, float]:
-    """How long an engine takes to start, and how many transactions a second it makes when it has nothing to do."""
+async def _starts(count: int = 2_000) -> workloads.Figures:
+    """Starts a second of runs that sleep; they are made as if they had closed afterwards."""
+    async with workloads.engine() as client, workloads.worker(client):
+        gate = asyncio.Semaphore(workloads.IN_FLIGHT)
+
+        async def start(number: int) -> None:
+            async with gate:
+                await client.start_workflow(Sleeper.run, id=f"s-{number}", task_queue=workloads.QUEUE)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(start(number) for number in range(count)))
+        seconds = time.perf_counter() - began
+        await asyncio.gather(*(client.get_workflow_handle(f"s-{number}").terminate() for number in range(count)))
+    return {"starts/s": count / seconds}
+
+
+async def _idle(server: PostgresServer, dsn: str) -> dict[str, float]:
+    """How long an engine takes to start, and what it and the server do while there is nothing to do."""
     began = time.perf_counter()
     async with await Client.connect(dsn):
         seconds = time.perf_counter() - began
         await asyncio.sleep(5)
-        count = await _transactions(plain)
+        count, own, others, clock = (
+            await _transactions(server.dsn),
+            time.process_time(),
+            _server_cpu_seconds(server),
+            time.perf_counter(),
+        )
         await asyncio.sleep(20)
-        return seconds, (await _transactions(plain) - count) / 20
+        passed = time.perf_counter() - clock
+        return {
+            "start of an engine, s": seconds,
+            "CPU % of an idle engine": 100 * (time.process_time() - own) / passed,
+            "CPU % of its server, vacuum included": 100 * (_server_cpu_seconds(server) - others) / passed,
+            "queries/s of an idle engine": (await _transactions(server.dsn) - count) / passed,
+        }
+
+
+def _server_cpu_seconds(server: PostgresServer) -> float:
+    """CPU of the server's processes, of those that have ended too."""
+    pid = (server.data / "postmaster.pid").read_text().split("\n", 1)[0]
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    return cpu_seconds([int(pid)]) + ended
 
 
 async def _transactions(plain: str) -> int:
@@ -128,7 +173,7 @@ async def _transactions(plain: str) -> int:
     return int((await execute(plain, query))[0])
 
 
-async def _fill(plain: str, dsn: str, rows: int) -> None:
+async def _park(plain: str, dsn: str, rows: int) -> None:
     async with await Client.connect(dsn) as client, Worker(client, task_queue="parked", workflows=[Sleeper]):
         await client.start_workflow(Sleeper.run, id="model", task_queue="parked")
         history = f"SELECT history_length::int FROM {SCHEMA}.executions WHERE workflow_id = 'model'"
@@ -138,7 +183,6 @@ async def _fill(plain: str, dsn: str, rows: int) -> None:
     values = {"s": SCHEMA, "first": KEYS_FROM, "shards": store.shard_count, "count": rows}
     await store.close()
     await execute(plain, _COPY_RUNS.format(**values, close_time="null"), _COPY_HISTORY.format(**values))
-    await _queue(plain, values["shards"], rows, start=2_001)
     await execute(plain, "VACUUM ANALYZE", "CHECKPOINT")
 
 
@@ -151,7 +195,7 @@ async def _sizes(plain: str) -> str:
     query = (
         "SELECT string_agg(relname || ' ' || pg_size_pretty(pg_total_relation_size(relid)) || ', dead rows ' "
         "|| n_dead_tup || ', heap-only ' || CASE WHEN n_tup_upd = 0 THEN '-' ELSE "
-        "round(100.0 * n_tup_hot_upd / n_tup_upd, 1)::text || ' %' END, '; ' "
+        "round(100.0 * n_tup_hot_upd / n_tup_upd, 1)::text || ' %' END || ', vacuumed ' || autovacuum_count, '; ' "
         "ORDER BY pg_total_relation_size(relid) DESC) "
         f"FROM pg_stat_user_tables WHERE schemaname = '{SCHEMA}' AND pg_total_relation_size(relid) > 1000000"
     )

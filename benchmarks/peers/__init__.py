@@ -51,7 +51,8 @@ SHOWN: Final[dict[str, tuple[Shown, ...]]] = {
     "W3": (Shown("s"),),
     "W4": (Shown("starts/s", is_rate=True), Shown("MB added")),
     "W5": (Shown("s after the last was due"),),
-    "W6": (Shown("ms to the next step"),),
+    "W6": (Shown("ms to the next step"), Shown("ms from the start")),
+    "W6-LOCAL": (Shown("ms to the next step"),),
     "W7": (Shown("p50 ms"), Shown("p99 ms")),
 }
 """By workload: what a table shows of it. A peer may print more."""
@@ -65,6 +66,7 @@ SIZES: Final[dict[str, int]] = {
     "W4": 10_000,
     "W5": 1_000,
     "W6": 1_000,
+    "W6-LOCAL": 1_000,
     "W7": 100,
 }
 """By workload: steps, workflows, sleepers, finished steps or messages, the same for everyone in a table."""

@@ -84,6 +84,30 @@ class Resumed:
 
 
 @workflow.defn
+class ResumedLocal:
+    """Takes local steps, and one more when it is told to."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    @workflow.run
+    async def run(self, count: int) -> None:
+        with workflow.unsafe.sandbox_unrestricted():
+            marks.put("entered", 0)
+        for number in range(count):
+            await workflow.execute_local_activity(no_op, number, start_to_close_timeout=TIMEOUT)
+        with workflow.unsafe.sandbox_unrestricted():
+            marks.put("ready", 0)
+        await workflow.wait_condition(lambda: self._is_told)
+        await workflow.execute_local_activity(mark, args=["next", 0], start_to_close_timeout=TIMEOUT)
+
+    @workflow.signal
+    def go_on(self) -> None:
+        """End the wait."""
+        self._is_told = True
+
+
+@workflow.defn
 class Echo:
     """Answers updates until it is told to stop."""
 
@@ -105,7 +129,7 @@ class Echo:
         self._is_over = True
 
 
-WORKFLOWS = [Sequence, LocalSequence, FanOut, Sleeper, MarkedSleeper, Resumed, Echo]
+WORKFLOWS = [Sequence, LocalSequence, FanOut, Sleeper, MarkedSleeper, Resumed, ResumedLocal, Echo]
 
 
 def worker(client: Client) -> Worker:
@@ -182,9 +206,10 @@ async def work(address: str, workload: str, size: int) -> None:
                 lambda number: client.start_workflow(MarkedSleeper.run, number, id=f"m-{number}", task_queue=QUEUE),
             )
         elif ROLE == "first":
-            await client.start_workflow(Resumed.run, size, id="resumed", task_queue=QUEUE)
-        elif workload == "W6":
-            await client.get_workflow_handle_for(Resumed.run, "resumed").signal(Resumed.go_on)
+            resumed = ResumedLocal if workload == "W6-LOCAL" else Resumed
+            await client.start_workflow(resumed.run, size, id="resumed", task_queue=QUEUE)
+        elif workload != "W5":
+            await client.get_workflow_handle("resumed").signal("go_on")
         await asyncio.sleep(timedelta(hours=1).total_seconds())
 
 
@@ -233,7 +258,7 @@ def measure_at(address: str, workload: str, size: int) -> None:
 
     if workload == "W5":
         gauge.report(gauge.kill_among_sleepers(spawn, marks, size))
-    elif workload == "W6":
+    elif workload in {"W6", "W6-LOCAL"}:
         gauge.report(gauge.kill_after_steps(spawn, marks, size))
     else:
         gauge.report(asyncio.run(measured(address, workload, size)))

@@ -35,6 +35,7 @@ LOCAL = {
     "release tasks": tasks.RELEASE.format(s="clew"),
     "delete tasks": tasks.DELETE.format(s="clew"),
     "delete runs": writes.DELETE_RUNS.format(s="clew"),
+    "delete messages": writes.DELETE_OUTBOX.format(s="clew"),
 }
 
 ACROSS = {

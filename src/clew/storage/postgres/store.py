@@ -62,6 +62,9 @@ LANES_MAX: Final = 2
 _DELETE_CHUNK: Final = 500
 """Runs that retention looks for at a time; it removes them shard by shard."""
 
+_POOL_WITH_KEEPING: Final = 4
+"""Of so many connections one is kept for the node's lease, which must not wait behind a crowd of other calls."""
+
 MIGRATION_TIMEOUT: Final = timedelta(minutes=30)
 
 
@@ -76,10 +79,12 @@ class PostgresStore:
         *,
         shard_count: int,
         clock: Clock | None,
+        keeping: Connections | None = None,
     ) -> None:
         self.address = address
         self.shard_count = shard_count
         self._connections = connections
+        self._keeping = keeping or connections
         self._committer = committer
         self._clock = clock
         self._all_shards = list(range(shard_count))
@@ -252,31 +257,31 @@ class PostgresStore:
 
     def join_fleet(self, node_id: str, address: str, body: bytes, lease: timedelta) -> asyncio.Future[FleetView]:
         """Enter a node under an id that was never used."""
-        return self._write(fleet.join_fleet, self._now(), node_id, address, body, lease)
+        return self._write_keeping(fleet.join_fleet, self._now(), node_id, address, body, lease)
 
     def renew_node(self, node_id: str, body: bytes | None, lease: timedelta) -> asyncio.Future[FleetView | None]:
         """Extend the node's lease and, unless it is None, replace its body; None when the node's row is gone."""
-        return self._read(fleet.renew_node, self._now(), node_id, body, lease)
+        return self._read_keeping(fleet.renew_node, self._now(), node_id, body, lease)
 
     def read_fleet(self, node_id: str) -> asyncio.Future[FleetView]:
         """The fleet as `node_id` sees it."""
-        return self._read(fleet.read_fleet, self._now(), node_id)
+        return self._read_keeping(fleet.read_fleet, self._now(), node_id)
 
     def remove_expired_nodes(self, node_ids: Sequence[str]) -> asyncio.Future[list[str]]:
         """Remove those of these nodes whose lease is over, with their shard leases and mail."""
-        return self._write(fleet.remove_expired_nodes, self._now(), node_ids)
+        return self._write_keeping(fleet.remove_expired_nodes, self._now(), node_ids)
 
     def leave_fleet(self, node_id: str) -> asyncio.Future[None]:
         """Remove the node, with its shard leases and mail."""
-        return self._read(fleet.leave_fleet, node_id)
+        return self._read_keeping(fleet.leave_fleet, node_id)
 
     def take_free_shards(self, node_id: str, shards: Sequence[int]) -> asyncio.Future[list[ShardLease]]:
         """Give the node those of these shards that no node with a good lease holds."""
-        return self._write(fleet.take_free_shards, self._now(), node_id, shards)
+        return self._write_keeping(fleet.take_free_shards, self._now(), node_id, shards)
 
     def release_shards(self, leases: Sequence[ShardLease]) -> asyncio.Future[None]:
         """Give shards back; one that was taken since stays as it is."""
-        return self._read(fleet.release_shards, leases)
+        return self._read_keeping(fleet.release_shards, leases)
 
     def post_mail(self, node_id: str, body: bytes) -> asyncio.Future[bool]:
         """Leave a message for a node; False when there is no such node."""
@@ -302,6 +307,8 @@ class PostgresStore:
         if self._committer is not None:
             await self._committer.close()
         await self._connections.close()
+        if self._keeping is not self._connections:
+            await self._keeping.close()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -313,6 +320,15 @@ class PostgresStore:
         """Do what must not be done again when its answer is lost."""
         self._owned()
         return self._spawn(self._connections.write, partial(_run, query, self.address.schema, args))
+
+    def _read_keeping(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """As `_read`, for what keeps the node alive in the eyes of the others."""
+        return self._spawn(self._keeping.read, partial(_run, query, self.address.schema, args))
+
+    def _write_keeping(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """As `_write`, likewise."""
+        self._owned()
+        return self._spawn(self._keeping.write, partial(_run, query, self.address.schema, args))
 
     def _spawn(
         self, do: Callable[[Job[T]], Coroutine[Any, Any, T]], job: Callable[[Connection], Coroutine[Any, Any, T]]
@@ -371,7 +387,8 @@ async def open_store(address: str | Address, *, clock: Clock | None = None) -> P
     if isinstance(address, str):
         address = parse_address(address)
     lane_count = max(1, min(LANES_MAX, address.pool_size // 2))
-    connections = Connections(address, address.pool_size - lane_count)
+    keeping = Connections(address, 1) if address.pool_size >= _POOL_WITH_KEEPING else None
+    connections = Connections(address, address.pool_size - lane_count - (keeping is not None))
     try:
         await prepare(connections)
         shard_count = await connections.read(
@@ -389,6 +406,7 @@ async def open_store(address: str | Address, *, clock: Clock | None = None) -> P
         committer,
         shard_count=shard_count,
         clock=clock,
+        keeping=keeping,
     )
 
 

@@ -30,11 +30,16 @@ CLAIM: Final = (
     + ", ".join(f"t.{column}" for column in TASK_COLUMNS.split(", "))
     + ") SELECT * FROM claimed ORDER BY priority, task_id"
 )
+# Joins, as servers before 17 may use an array for the first column of an index only, and then read all of each shard.
 RELEASE: Final = (
-    "UPDATE {s}.tasks SET claimed_until = 0 WHERE shard = ANY($1::int4[]) AND task_id = ANY($2::int8[]) "
-    "AND claimed_until > 0"
+    "UPDATE {s}.tasks AS t SET claimed_until = 0 "
+    "FROM unnest($1::int4[]) AS u (shard), unnest($2::int8[]) AS d (task_id) "
+    "WHERE t.shard = u.shard AND t.task_id = d.task_id AND t.claimed_until > 0"
 )
-DELETE: Final = "DELETE FROM {s}.tasks WHERE shard = ANY($1::int4[]) AND task_id = ANY($2::int8[])"
+DELETE: Final = (
+    "DELETE FROM {s}.tasks AS t USING unnest($1::int4[]) AS u (shard), unnest($2::int8[]) AS d (task_id) "
+    "WHERE t.shard = u.shard AND t.task_id = d.task_id"
+)
 QUEUED_EVENTS: Final = "SELECT scheduled_event_id FROM {s}.tasks WHERE shard = $1 AND run_key = $2"
 COUNT: Final = "SELECT count(*) FROM {s}.tasks WHERE namespace = $1 AND task_queue = $2 AND kind = $3"
 BACKLOGS: Final = (

@@ -33,8 +33,9 @@ FIND_EXPIRED: Final = (
 """Oldest first. The latest run of a workflow id goes after the one before it, so that the id never loses its latest."""
 
 DELETE_RUNS: Final = (
-    "WITH doomed AS MATERIALIZED (SELECT shard, run_key FROM {s}.executions "
-    "WHERE shard = $1 AND run_key = ANY($2::int8[]) AND NOT is_open FOR UPDATE SKIP LOCKED), "
+    "WITH doomed AS MATERIALIZED (SELECT e.shard, e.run_key FROM {s}.executions AS e "
+    "JOIN unnest($2::int8[]) AS d (run_key) ON e.shard = $1 AND e.run_key = d.run_key "
+    "WHERE NOT e.is_open FOR UPDATE OF e SKIP LOCKED), "
     + ", ".join(
         f"d{n} AS (DELETE FROM {{s}}.{table} AS t USING doomed WHERE t.shard = doomed.shard "
         "AND t.run_key = doomed.run_key)"
@@ -42,6 +43,10 @@ DELETE_RUNS: Final = (
     )
     + ", gone AS (DELETE FROM {s}.executions AS t USING doomed WHERE t.shard = doomed.shard "
     "AND t.run_key = doomed.run_key RETURNING 1) SELECT count(*) FROM gone"
+)
+DELETE_OUTBOX: Final = (
+    "DELETE FROM {s}.outbox AS o USING unnest($1::int4[]) AS u (shard), unnest($2::int8[]) AS d (message_id) "
+    "WHERE o.shard = u.shard AND o.message_id = d.message_id"
 )
 
 
@@ -152,7 +157,7 @@ async def put_api_key_if_revision(connection: Connection, schema: str, row: ApiK
 async def delete_outbox(connection: Connection, schema: str, shards: Sequence[int], message_ids: Sequence[int]) -> None:
     """Remove delivered messages; one that is not there is no error."""
     await connection.execute(
-        f"DELETE FROM {schema}.outbox WHERE shard = ANY($1::int4[]) AND message_id = ANY($2::int8[])",
+        DELETE_OUTBOX.format(s=schema),
         shards,
         message_ids,
     )
