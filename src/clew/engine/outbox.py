@@ -262,7 +262,8 @@ class Outbox:
             user_metadata=event.user_metadata,
         )
         extras = StartExtras(
-            parent=state.ref,
+            # The run that asked first, as in the request id: every reset that went back to behind this event knows it.
+            parent=ExecutionRef(state.workflow_id, state.recorded_by(initiated_event_id), state.namespace),
             parent_initiated_event_id=initiated_event_id,
             root=state.root or state.ref,
             hold_first_task=True,
@@ -294,7 +295,10 @@ class Outbox:
         self, row: OutboxRow, parent: RunEntry, event: StartChildWorkflowExecutionInitiated
     ) -> None:
         """The parent has closed without knowing that its child was started: deal with the child, if it was."""
-        if await self._after_reset(parent.state.ref, parent, event.event_id) is not None:
+        state = parent.state
+        ref = ExecutionRef(state.workflow_id, state.recorded_by(event.event_id), state.namespace)
+        following = await self._after_reset(ref, state.namespace, event.event_id)
+        if following is not None and following.run_key != parent.run_key:
             await self._remove(row)  # The run that goes on with it starts the child itself, as a repeat.
             return
         child = await self._find(event.namespace or parent.state.namespace, event.workflow_id, "")
@@ -362,24 +366,27 @@ class Outbox:
 
     async def _notify_parent(self, row: OutboxRow, child: RunEntry, effect: NotifyParent) -> None:
         ref = effect.parent
-        parent = await self._find(ref.namespace or child.state.namespace, ref.workflow_id, ref.run_id)
+        namespace = ref.namespace or child.state.namespace
         closing = effect.closing
-        # A parent that has closed refuses, once that is durable; after a reset another run waits for the child.
+        parent = await self._find(namespace, ref.workflow_id, ref.run_id)
         run_id = child.state.run_id
-        while parent is not None and closing is not None:
-            is_told = await self._tell_parent(
+        while closing is not None:
+            if parent is not None and await self._tell_parent(
                 parent,
                 lambda s, now: decide_child_closed(s, effect.initiated_event_id, closing, now, run_id=run_id),
-            )
-            if is_told:
+            ):
                 break
-            parent = await self._after_reset(ref, parent, effect.initiated_event_id)
+            # It is closed for good, or deleted even; after a reset another run waits for the child.
+            following = await self._after_reset(ref, namespace, effect.initiated_event_id)
+            if following is None or (parent is not None and following.run_key == parent.run_key):
+                break
+            parent = following
         await self._remove(row)
 
-    async def _after_reset(self, ref: ExecutionRef, parent: RunEntry, initiated_event_id: int) -> RunEntry | None:
+    async def _after_reset(self, ref: ExecutionRef, namespace: str, initiated_event_id: int) -> RunEntry | None:
         """The run that, since a reset of `ref`, waits for the child which that initiated; None when there is none."""
-        latest = await self._find(parent.state.namespace, parent.state.workflow_id, "")
-        if latest is None or latest.run_key == parent.run_key:
+        latest = await self._find(namespace, ref.workflow_id, "")
+        if latest is None:
             return None
         state = latest.state
         waits = initiated_event_id in state.children and state.recorded_by(initiated_event_id) == ref.run_id
@@ -557,12 +564,18 @@ class Outbox:
         await self._apply(entry, decide, None)
 
     async def _record(self, row: OutboxRow, sender: RunEntry, decide: Decision) -> None:
-        """Record the outcome on the sender and remove the row in one commit; a refused outcome is known already."""
+        """Record the outcome and remove the row in one commit; a refused outcome is known already.
+
+        A commit touches one shard: if a run of another is changed, a child that begins, the row goes after that.
+        """
+        is_one_commit = sender.shard == row.shard
         try:
-            await self._apply(sender, decide, row.message_id)
+            await self._apply(sender, decide, row.message_id if is_one_commit else None)
         except RPCError as error:
             if CODE_TABLE[error.code].is_retryable or error.code is RejectionCode.INTERNAL:
                 raise
+            is_one_commit = False
+        if not is_one_commit:
             await self._remove(row)
 
     async def _apply(self, entry: RunEntry, decide: Decision, outbox_delete: int | None) -> None:
