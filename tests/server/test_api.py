@@ -157,6 +157,18 @@ async def test_cancel_terminate_and_what_is_left(served: Served) -> None:
     problem(again, 404, "workflow_already_completed")
 
 
+async def test_a_closed_run_can_be_deleted(served: Served) -> None:
+    await started(served)
+    problem(await served.http.delete(W1), 409, "workflow_not_closed")
+    assert (await served.http.post(f"{W1}/terminate", json={})).status_code == 204
+    run_id = (await served.http.get(W1)).json()["info"]["run_id"]
+    problem(await served.http.delete(W1, params={"run_id": "another"}), 404, "workflow_not_found")
+    deleted = await served.http.delete(W1, params={"run_id": run_id})
+    assert (deleted.status_code, deleted.json()) == (200, {"run_id": run_id})
+    problem(await served.http.get(W1), 404, "workflow_not_found")
+    problem(await served.http.delete(W1), 404, "workflow_not_found")
+
+
 async def test_lists_counts_and_pages(served: Served) -> None:
     for number in range(5):
         await started(served, f"w{number}", search_attributes={"Customer": "x" if number % 2 else "y", "Rank": number})
@@ -362,7 +374,7 @@ async def test_what_cannot_be_read_is_refused_with_a_reason(served: Served) -> N
     problem(await http.get(f"{API}/nothing/here"), 404, "route_not_found")
     refused = await http.put(W1, json={})
     problem(refused, 405, "method_not_allowed")
-    assert refused.headers["allow"] == "GET, HEAD"
+    assert refused.headers["allow"] == "DELETE, GET, HEAD"
     problem(await http.get("/elsewhere"), 404, "route_not_found")
 
 

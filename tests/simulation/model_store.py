@@ -22,6 +22,7 @@ from clew.ports.store import (
     ApiKeyRow,
     Backlog,
     CommitStatus,
+    Deletion,
     DeploymentRow,
     DueRun,
     FleetView,
@@ -48,6 +49,8 @@ class _Run:
 
     def __init__(self, row: RunRow) -> None:
         self.row = row
+        self.previous = 0
+        """The run of its workflow id that it followed."""
         self.batches: list[HistoryBatch] = []
         self.items: dict[tuple[int, int], bytes] = {}
 
@@ -154,6 +157,7 @@ class ModelStore:
         )  # fmt: skip
         if run is None:
             run = data.runs[write.run_key] = _Run(row)
+            run.previous = write.expected_latest_run_key
             data.latest[write.namespace, write.workflow_id] = write.run_key
         run.row = row
         run.batches += write.batches
@@ -322,6 +326,32 @@ class ModelStore:
     def list_search_attributes(self, namespace: str) -> asyncio.Future[dict[str, str]]:
         return self._done({})
 
+    def delete_run(self, shard: int, run_key: int) -> asyncio.Future[Deletion]:
+        data = self._data
+        run = data.runs.get(run_key)
+        if run is None or run.row.shard != shard:
+            return self._done(Deletion.NOT_FOUND)
+        if run.row.status.is_open:
+            return self._done(Deletion.OPEN)
+        if any(row.run_key == run_key for row in data.outbox.values()):
+            return self._done(Deletion.UNDELIVERED)
+        self._remove(run_key)
+        return self._done(Deletion.DELETED)
+
+    def _remove(self, run_key: int) -> None:
+        data = self._data
+        run = data.runs.pop(run_key)
+        for other in data.runs.values():
+            if other.previous == run_key:
+                other.previous = run.previous
+        name = run.row.namespace, run.row.workflow_id
+        if data.latest.get(name) == run_key:
+            del data.latest[name]
+            if run.previous in data.runs:
+                data.latest[name] = run.previous
+        for task_id in [task.task_id for task in data.tasks.values() if task.run_key == run_key]:
+            self._drop_task(task_id)
+
     def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> asyncio.Future[int]:
         data = self._data
         undelivered = {row.run_key for row in data.outbox.values()}
@@ -333,11 +363,7 @@ class ModelStore:
             if close_time < closed_before:
                 old.append((close_time, key))
         for _, key in sorted(old)[:limit]:
-            row = data.runs.pop(key).row
-            if data.latest.get((row.namespace, row.workflow_id)) == key:
-                del data.latest[row.namespace, row.workflow_id]
-            for task_id in [t.task_id for t in data.tasks.values() if t.run_key == key]:
-                self._drop_task(task_id)
+            self._remove(key)
         return self._done(min(len(old), limit))
 
     # --- namespaces, deployments ------------------------------------------------------------------------------------

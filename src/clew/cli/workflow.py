@@ -1,4 +1,4 @@
-"""``clew workflow``: list, show, describe, result; start, signal, query, cancel, terminate, reset.
+"""``clew workflow``: list, show, describe, result; start, signal, query, cancel, terminate, reset, delete.
 
 Owns: these commands and their options. Never: formats (``_workflow_views``) or connections (``_connection``).
 """
@@ -33,10 +33,13 @@ from clew.client._calls import call_service
 from clew.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
+from clew.service.operations import DeleteWorkflowRequest
 from clew.service.requests import QueryWorkflowRequest
 
 _RESET_TYPES = {"first": ResetType.FIRST_WORKFLOW_TASK, "last": ResetType.LAST_WORKFLOW_TASK}
 _EXCLUDABLE = {"signals": ResetReapplyExcludeType.SIGNAL, "updates": ResetReapplyExcludeType.UPDATE}
+_OPEN = "ExecutionStatus = 'Running'"
+_CLOSED = "ExecutionStatus != 'Running'"
 _RUN_ID = click.option("--run-id", "-r", metavar="ID", help="A certain run; the current one when not given.")
 
 
@@ -240,6 +243,30 @@ async def terminate(
     return await _on_runs(place, workflow_id, run_id, query, yes, "Terminated", act)
 
 
+@command(workflow, "delete")
+@click.argument("workflow_id", required=False)
+@_RUN_ID
+@click.option("--query", "-q", help="Delete every closed run that fits, in place of one.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before changing many runs.")
+async def delete(place: Place, workflow_id: str | None, run_id: str | None, query: str | None, yes: bool) -> int:
+    """Remove a closed run, or many, and their histories, for good. Needs to own the store.
+
+    Without --run-id it is the latest run of the workflow id; the one before it, if there is one, is the latest then.
+    """
+
+    async def act(handle: WorkflowHandle[Any, Any]) -> None:
+        connection = handle._client.connection
+        request = DeleteWorkflowRequest(
+            namespace=place.namespace,
+            workflow_id=handle.id,
+            run_id=handle.run_id or "",
+            identity=handle._client.identity,
+        )
+        await call_service(connection, connection.service.delete_workflow, request)
+
+    return await _on_runs(place, workflow_id, run_id, query, yes, "Deleted", act, _CLOSED)
+
+
 @command(workflow, "reset")
 @click.argument("workflow_id")
 @_RUN_ID
@@ -316,7 +343,7 @@ def _print_result(place: Place, value: RawValue | None) -> None:
 
 async def _on_runs(
     place: Place, workflow_id: str | None, run_id: str | None, query: str | None, yes: bool, done: str,
-    act: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]],
+    act: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]], which: str = _OPEN,
 ) -> int:  # fmt: skip
     """Do something to one run, or to all that fit a query, each on its own."""
     if (workflow_id is None) == (query is None):
@@ -326,18 +353,18 @@ async def _on_runs(
             await act(client.get_workflow_handle(workflow_id, run_id=run_id))
             _print_done(place, done, [workflow_id], [])
             return 0
-        return await _on_many(client, place, query or "", yes, done, act)
+        return await _on_many(client, place, query or "", yes, done, act, which)
 
 
 async def _on_many(
     client: Client, place: Place, query: str, yes: bool, done: str,
-    act: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]],
+    act: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]], which: str,
 ) -> int:  # fmt: skip
     if not query.strip():
         raise CommandError("An empty --query would mean every run. Say which, such as \"WorkflowType = 'Claim'\".")
     # By itself first: what is wrong with it is told by its own positions.
     await client.count_workflows(query)
-    wanted = f"({query}) AND ExecutionStatus = 'Running'"
+    wanted = f"({query}) AND {which}"
     found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
     if found and not yes:
         if not sys.stdin.isatty():

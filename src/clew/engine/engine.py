@@ -45,6 +45,7 @@ from clew.engine.asking import Asking
 from clew.engine.attention import Attention
 from clew.engine.claims import Claims
 from clew.engine.close_waits import CloseWaits
+from clew.engine.deletion import Deletions
 from clew.engine.deployments import Deployments
 from clew.engine.describe import describe_state
 from clew.engine.early import EarlyTasks
@@ -285,6 +286,7 @@ class Engine:
             namespaces=self.namespaces,
             peers=peers,
         )
+        self._deletions = Deletions(store, self._cache, self._locator, self._wait_settled)
         self._api_keys = ApiKeys(store, clock, entropy)
         self._reader = Reader(store, self._locator, self._waiters, self.namespaces, peers)
         self._close_waits = CloseWaits(
@@ -477,6 +479,10 @@ class Engine:
         """Go on from an earlier point of a run, as a new run; the latest run is terminated if it is open."""
         future: asyncio.Future[r.ResetWorkflowResponse] = self._loop.create_future()
         return future if self._refuses(future) else self._resets.reset(request, future)
+
+    def delete_workflow(self, request: o.DeleteWorkflowRequest) -> Awaitable[o.DeleteWorkflowResponse]:
+        """Remove a closed run and its history."""
+        return self._operate(self._deletions.delete(request))
 
     async def update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
         """Send an update and wait for its stage."""

@@ -26,8 +26,8 @@ _encoder: Final = msgspec.json.Encoder()
 
 UNREPEATABLE: Final = frozenset(
     (
-        "terminate_workflow", "set_current_version", "set_ramping_version", "delete_deployment_version",
-        "create_namespace", "create_api_key", "rotate_api_key", "revoke_api_key",
+        "terminate_workflow", "delete_workflow", "set_current_version", "set_ramping_version",
+        "delete_deployment_version", "create_namespace", "create_api_key", "rotate_api_key", "revoke_api_key",
     )
 )  # fmt: skip
 """Calls whose repeat would be answered otherwise than the first time, and that carry no request id to know it by."""

@@ -51,6 +51,9 @@ class RemoteCalls(ABC):
     def reset_workflow(self, request: r.ResetWorkflowRequest) -> Reply[r.ResetWorkflowResponse]:
         return self._call("reset_workflow", request)
 
+    def delete_workflow(self, request: o.DeleteWorkflowRequest) -> Reply[o.DeleteWorkflowResponse]:
+        return self._call("delete_workflow", request)
+
     def update_workflow(self, request: r.UpdateWorkflowRequest) -> Reply[r.UpdateResponse]:
         return self._call("update_workflow", request)
 

@@ -25,6 +25,7 @@ class RejectionCode(enum.Enum):
     WORKFLOW_ALREADY_STARTED = "workflow_already_started"
     WORKFLOW_ALREADY_COMPLETED = "workflow_already_completed"
     WORKFLOW_CLOSING = "workflow_closing"
+    WORKFLOW_NOT_CLOSED = "workflow_not_closed"
     WORKFLOW_NOT_READY = "workflow_not_ready"
     WORKFLOW_PAUSED = "workflow_paused"
     WORKFLOW_BUSY = "workflow_busy"

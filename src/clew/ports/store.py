@@ -150,6 +150,16 @@ class CommitStatus(enum.Enum):
     LATEST_RUN_CONFLICT = "latest_run_conflict"
 
 
+class Deletion(enum.Enum):
+    """What became of a run that was to be removed."""
+
+    DELETED = "deleted"
+    NOT_FOUND = "not_found"
+    OPEN = "open"
+    UNDELIVERED = "undelivered"
+    """It has messages that are still to be delivered."""
+
+
 class RunRow(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     """A run as the store has it."""
 
@@ -385,6 +395,13 @@ class Store(Protocol):
     def list_search_attributes(self, namespace: str) -> Awaitable[dict[str, str]]:
         """The search attributes in use in a namespace, each with its type: ``Keyword``, ``KeywordList``, ``Text``,
         ``Int``, ``Double``, ``Bool`` or ``Datetime``.
+        """
+        ...
+
+    def delete_run(self, shard: int, run_key: int) -> Awaitable[Deletion]:
+        """Remove one run with its history, if it is closed and its messages are delivered.
+
+        Of the runs of its workflow id, the one before it becomes the latest if it was that.
         """
         ...
 

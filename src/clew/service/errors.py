@@ -59,6 +59,7 @@ CODE_TABLE: Final[dict[RejectionCode, CodeEntry]] = {
     _C.WORKFLOW_ALREADY_STARTED: CodeEntry(_S.ALREADY_EXISTS, 409, 5, "workflow-already-started"),
     _C.WORKFLOW_ALREADY_COMPLETED: CodeEntry(_S.NOT_FOUND, 404, 4, "workflow-already-completed"),
     _C.WORKFLOW_CLOSING: CodeEntry(_S.ABORTED, 409, 6, "workflow-closing", is_retryable=True),
+    _C.WORKFLOW_NOT_CLOSED: CodeEntry(_S.FAILED_PRECONDITION, 409, 6, "workflow-not-closed"),
     _C.WORKFLOW_NOT_READY: CodeEntry(_S.FAILED_PRECONDITION, 409, 6, "workflow-not-ready"),
     _C.WORKFLOW_PAUSED: CodeEntry(_S.FAILED_PRECONDITION, 409, 6, "workflow-paused"),
     _C.WORKFLOW_BUSY: CodeEntry(_S.RESOURCE_EXHAUSTED, 429, 6, "workflow-busy", is_retryable=True),

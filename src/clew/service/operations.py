@@ -1,4 +1,4 @@
-"""Requests and responses of operators: namespaces, task queues, and callback tokens of activities.
+"""Requests and responses of operators: deletion of runs, namespaces, task queues, callback tokens of activities.
 
 Owns: the structs. Never: behaviour (``engine.operations``).
 """
@@ -12,6 +12,30 @@ import msgspec
 from clew.model.events import ZERO
 from clew.model.inputs import ActivityTarget, Message, TaskToken
 from clew.model.policies import DeploymentVersion
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class DeleteWorkflowRequest(Message, frozen=True, kw_only=True):
+    """Remove a closed run and its history, before its retention time is over.
+
+    Args:
+        namespace: Of the run.
+        workflow_id: Of the run.
+        run_id: The run; the latest of the workflow id when not given.
+        identity: Who does it.
+    """
+
+    namespace: str
+    workflow_id: str
+    run_id: str = ""
+    identity: str = ""
+
+
+class DeleteWorkflowResponse(Message, frozen=True, kw_only=True):
+    run_id: str
+    """The run that is gone."""
+
 
 # --- namespaces ------------------------------------------------------------------------------------------------------
 

@@ -189,6 +189,23 @@ def test_many_runs_are_changed_only_when_told_so(cli: Cli) -> None:
     assert cli.json("workflow", "count") == {"count": 3, "groups": {"Terminated": 3}}
 
 
+def test_closed_runs_are_deleted_one_or_many_and_open_ones_never(cli: Cli) -> None:
+    for number in range(4):
+        cli.start(f"claim-{number}")
+    assert cli("workflow", "delete", "claim-0") == 6
+    assert "is open" in cli.err
+    for number in range(3):
+        assert cli("workflow", "terminate", f"claim-{number}") == 0
+    assert cli("workflow", "delete", "claim-0") == 0
+    assert cli.out.strip() == "Deleted claim-0."
+    assert cli("workflow", "describe", "claim-0") == 4
+    which = ["--query", "WorkflowType = 'Claim'"]
+    assert cli("workflow", "delete", *which) == 2
+    assert "2 runs fit. Add --yes" in cli.err
+    assert sorted(cli.json("workflow", "delete", *which, "--yes")["workflow_ids"]) == ["claim-1", "claim-2"]
+    assert cli.json("workflow", "count") == {"count": 1, "groups": {"Running": 1}}
+
+
 @pytest.mark.parametrize("query", ["", "()", "WorkflowTyp = 'Claim'", "WorkflowType ="])
 def test_a_bad_query_is_refused_before_anything_starts(cli: Cli, query: str) -> None:
     cli.start("claim-1")

@@ -65,6 +65,7 @@ REQUESTS: dict[str, Callable[[str], Any]] = {
     "reset_workflow": lambda n: r.ResetWorkflowRequest(
         namespace=n, reason=SECRET_VALUE, request_id="4", event_id=4, **_RUN
     ),
+    "delete_workflow": lambda n: o.DeleteWorkflowRequest(namespace=n, **_RUN),
     "update_workflow": _update,
     "poll_update": lambda n: r.PollUpdateRequest(namespace=n, update_id="u1", **_RUN),
     "update_with_start": lambda n: r.UpdateWithStartRequest(start=_start(n), update=_update(n)),

@@ -254,7 +254,7 @@ async def test_every_mutating_call_is_written_down_without_payloads(sample: str)
     name = sample.partition(" ")[0]
     changing = {
         "start_workflow", "signal_workflow", "signal_with_start", "request_cancel_workflow", "terminate_workflow",
-        "reset_workflow",
+        "reset_workflow", "delete_workflow",
         "update_workflow", "update_with_start", "update_workflow_options", "set_current_version",
         "set_ramping_version", "delete_deployment_version", "create_namespace", "issue_callback", "create_api_key",
         "revoke_api_key", "rotate_api_key", "attach_worker", "complete_workflow_task", "fail_workflow_task",

@@ -27,6 +27,7 @@ signal_with_start            .      x      .      x        x     .
 request_cancel_workflow      .      x      .      x        x     .
 terminate_workflow           .      x      .      x        x     .
 reset_workflow               .      .      .      x        x     .
+delete_workflow              .      .      .      x        x     .
 update_workflow              .      x      .      x        x     .
 poll_update                  x      x      .      x        x     .
 update_with_start            .      x      .      x        x     .

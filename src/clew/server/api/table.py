@@ -285,6 +285,17 @@ _WORKFLOWS: Final = (
         is_idempotent=True,
     ),
     Operation(
+        name="deleteWorkflow",
+        tag="workflows",
+        method="DELETE",
+        path=_WORKFLOW,
+        summary="Remove a closed run and its history, before its retention time is over.",
+        act=contract_call("delete_workflow", o.DeleteWorkflowRequest),
+        query=w.RunQuery,
+        response=o.DeleteWorkflowResponse,
+        codes=(*_FIND, C.WORKFLOW_NOT_CLOSED, C.WORKFLOW_CLOSING),
+    ),
+    Operation(
         name="updateWorkflowOptions",
         tag="workflows",
         method="POST",

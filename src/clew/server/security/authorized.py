@@ -124,6 +124,9 @@ class AuthorizedService:
     def reset_workflow(self, request: r.ResetWorkflowRequest) -> Awaitable[r.ResetWorkflowResponse]:
         return self._call("reset_workflow", request, self._service.reset_workflow)
 
+    def delete_workflow(self, request: o.DeleteWorkflowRequest) -> Awaitable[o.DeleteWorkflowResponse]:
+        return self._call("delete_workflow", request, self._service.delete_workflow)
+
     def update_workflow(self, request: r.UpdateWorkflowRequest) -> Awaitable[r.UpdateResponse]:
         return self._call("update_workflow", request, self._service.update_workflow)
 

@@ -108,6 +108,7 @@ CALLS: Final[dict[str, CallRule]] = {
     "request_cancel_workflow": _changes(_P.WRITE),
     "terminate_workflow": _changes(_P.WRITE),
     "reset_workflow": _changes(_P.OPERATE),
+    "delete_workflow": _changes(_P.OPERATE),
     "update_workflow": _changes(_P.WRITE),
     "poll_update": _reads(),
     "update_with_start": _changes(_P.WRITE, _of_start_and_update),

@@ -23,6 +23,7 @@ from clew.ports.store import (
     ApiKeyRow,
     Backlog,
     CommitStatus,
+    Deletion,
     DeploymentRow,
     DueRun,
     FleetView,
@@ -142,6 +143,10 @@ class PostgresStore:
     def find_versions(self, runs: Sequence[tuple[int, int]]) -> asyncio.Future[dict[int, int]]:
         """The stored version of each of these runs, by run key."""
         return self._read(reads.find_versions, runs)
+
+    def delete_run(self, shard: int, run_key: int) -> asyncio.Future[Deletion]:
+        """Remove one closed run with its history."""
+        return self._write(writes.delete_run, shard, run_key)
 
     async def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> int:
         """Remove up to `limit` closed runs with their history; answers how many."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from clew.ports.store import ApiKeyRow, DeploymentRow, NamespaceRow
+from clew.ports.store import ApiKeyRow, Deletion, DeploymentRow, NamespaceRow
 from clew.storage.postgres.rows import plain_text, stored_text
 from clew.storage.values import to_micros
 
@@ -48,6 +48,47 @@ DELETE_OUTBOX: Final = (
     "DELETE FROM {s}.outbox AS o USING unnest($1::int4[]) AS u (shard), unnest($2::int8[]) AS d (message_id) "
     "WHERE o.shard = u.shard AND o.message_id = d.message_id"
 )
+
+
+_FIND_DOOMED: Final = (
+    "SELECT run.namespace, run.workflow_id, run.previous_run_key, run.is_latest, run.is_open, "
+    "EXISTS (SELECT 1 FROM {s}.outbox AS o WHERE o.shard = run.shard AND o.run_key = run.run_key) "
+    "FROM {s}.executions AS run WHERE run.shard = $1 AND run.run_key = $2 FOR UPDATE"
+)
+
+_RELINK: Final = (
+    "WITH RECURSIVE later AS (SELECT run_key, previous_run_key FROM {s}.executions "
+    "WHERE shard = $1 AND workflow_id = $3 AND namespace = $4 AND is_latest "
+    "UNION ALL SELECT e.run_key, e.previous_run_key FROM later JOIN {s}.executions AS e "
+    "ON e.shard = $1 AND e.run_key = later.previous_run_key WHERE later.previous_run_key <> $2) "
+    "UPDATE {s}.executions AS e SET previous_run_key = $5 FROM later "
+    "WHERE e.shard = $1 AND e.run_key = later.run_key AND later.previous_run_key = $2"
+)
+"""The run that follows one which goes has the one before that before it. There is no index on what comes before; the
+runs of one workflow id are followed back from the latest."""
+
+_PROMOTE: Final = "UPDATE {s}.executions SET is_latest = true WHERE shard = $1 AND run_key = $2"
+
+
+async def delete_run(connection: Connection, schema: str, shard: int, run_key: int) -> Deletion:
+    """Remove one closed run; the one before it becomes the latest of its workflow id if it was that.
+
+    A start that follows on it at the same time waits for its row, finds it gone, and is decided again.
+    """
+    async with connection.transaction():
+        row = await connection.fetchrow(_FIND_DOOMED.format(s=schema), shard, run_key)
+        if row is None:
+            return Deletion.NOT_FOUND
+        namespace, workflow_id, previous, is_latest, is_open, is_undelivered = row
+        if is_open or is_undelivered:
+            return Deletion.OPEN if is_open else Deletion.UNDELIVERED
+        if not is_latest:
+            await connection.execute(_RELINK.format(s=schema), shard, run_key, workflow_id, namespace, previous)
+        count = await delete_runs(connection, schema, shard, [run_key])
+        assert count == 1, "a closed run whose row is locked is there"
+        if is_latest and previous:
+            await connection.execute(_PROMOTE.format(s=schema), shard, previous)
+    return Deletion.DELETED
 
 
 async def reserve(connection: Connection, schema: str, counter: str, count: int) -> int:

@@ -21,6 +21,7 @@ from clew.ports.store import (
     ApiKeyRow,
     Backlog,
     CommitStatus,
+    Deletion,
     DeploymentRow,
     DueRun,
     FleetView,
@@ -248,6 +249,10 @@ class SqliteStore(SqliteReader):
     def delete_outbox(self, message_ids: Sequence[int]) -> asyncio.Future[None]:
         """Remove delivered messages that left nothing else to record; one that is not there is no error."""
         return self._calls.write(partial(writes.delete_outbox, message_ids=message_ids))
+
+    def delete_run(self, shard: int, run_key: int) -> asyncio.Future[Deletion]:
+        """Remove one closed run with its history."""
+        return self._calls.write(partial(writes.delete_run, shard=shard, run_key=run_key))
 
     async def delete_closed_runs(self, namespace: str, closed_before: datetime, limit: int) -> int:
         """Remove up to `limit` closed runs with their history; answers how many."""

@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from clew.ports.store import NamespaceRow
+from clew.ports.store import Deletion, NamespaceRow
 from clew.storage.sqlite.bulk import delete_rows
 from clew.storage.sqlite.rows import fetch_all, placeholders, to_micros
 
@@ -85,6 +85,24 @@ def read_or_put_meta(connection: sqlite3.Connection, key: str, value: int) -> in
     return value
 
 
+def delete_run(connection: sqlite3.Connection, shard: int, run_key: int) -> Deletion:
+    """Remove one closed run; the latest of a workflow id is the one with the highest key of those that are there."""
+    with transaction(connection):
+        rows = fetch_all(
+            connection,
+            "SELECT is_open, EXISTS (SELECT 1 FROM outbox WHERE outbox.shard = run.shard "
+            "AND outbox.run_key = run.run_key) FROM executions AS run WHERE run_key = ? AND shard = ?",
+            (run_key, shard),
+        )
+        if not rows:
+            return Deletion.NOT_FOUND
+        is_open, is_undelivered = rows[0]
+        if is_open or is_undelivered:
+            return Deletion.OPEN if is_open else Deletion.UNDELIVERED
+        _delete_runs(connection, [(run_key, shard)])
+        return Deletion.DELETED
+
+
 def delete_closed_runs(connection: sqlite3.Connection, namespace: str, closed_before: datetime, limit: int) -> int:
     """Remove closed runs, oldest first; those with undelivered messages stay until these are delivered."""
     with transaction(connection):
@@ -97,14 +115,17 @@ def delete_closed_runs(connection: sqlite3.Connection, namespace: str, closed_be
             "ORDER BY close_time LIMIT ?",
             (namespace, to_micros(closed_before), limit),
         )
-        if not rows:
-            return 0
-        keys = [run_key for run_key, _ in rows]
-        for shard in {shard for _, shard in rows}:
-            of_shard = [run_key for run_key, its_shard in rows if its_shard == shard]
-            for table in ("history", "pending_items", "tasks"):
-                where = f"shard = ? AND run_key IN ({placeholders(of_shard)})"
-                connection.execute(f"DELETE FROM {table} WHERE {where}", (shard, *of_shard))
-        for table in ("search_attributes", "executions"):
-            connection.execute(f"DELETE FROM {table} WHERE run_key IN ({placeholders(keys)})", keys)
+        _delete_runs(connection, rows)
         return len(rows)
+
+
+def _delete_runs(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Remove runs, each named by its key and shard, with all that belongs to them."""
+    for shard in {shard for _, shard in rows}:
+        of_shard = [run_key for run_key, its_shard in rows if its_shard == shard]
+        for table in ("history", "pending_items", "tasks"):
+            where = f"shard = ? AND run_key IN ({placeholders(of_shard)})"
+            connection.execute(f"DELETE FROM {table} WHERE {where}", (shard, *of_shard))
+    keys = [run_key for run_key, _ in rows]
+    for table in ("search_attributes", "executions") if keys else ():
+        connection.execute(f"DELETE FROM {table} WHERE run_key IN ({placeholders(keys)})", keys)
