@@ -240,7 +240,7 @@ class Driver:
         runs = {**self.earlier, self.state.run_id: (self.state, list(self.history))}
         names = list(runs)
         base = run_id or names[-1]
-        later = [(name, runs[name][1]) for name in names[names.index(base) + 1 :]]
+        later = [runs[name] for name in names[names.index(base) + 1 :]]
         source = ResetSource(base=runs[base][0], events=runs[base][1], later=later)
         new_id = f"run{self.run_count + 1}"
         answer = self.decide(

@@ -170,7 +170,8 @@ class ModelStore:
         for task in write.tasks_put:
             data.tasks[task.task_id] = task
         for message_id in write.outbox_delete:
-            data.outbox.pop(message_id, None)
+            if message_id in data.outbox and data.outbox[message_id].shard == write.shard:
+                del data.outbox[message_id]
         for message in write.outbox_put:
             data.outbox[message.message_id] = message
 

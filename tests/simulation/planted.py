@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
         "child-reports-to-the-old-run",
         "the end of a child is told to the run that started it, also after that was reset",
         "clew.engine.outbox:Outbox._notify_parent",
-        "await self._after_reset(ref, parent, effect.initiated_event_id)",
+        "await self._after_reset(ref, namespace, effect.initiated_event_id)",
         "None",
     ),
     # --- tasks that are given out before their cause is durable

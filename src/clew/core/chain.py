@@ -182,6 +182,8 @@ def _same_again(step: Step, first: e.WorkflowExecutionStarted, wait: timedelta) 
         event_id=1,
         event_time=step.now,
         continued_execution_run_id=state.run_id,
+        # Not the one of the first event: a reset begins the timeouts anew, and copies that event as it is.
+        workflow_execution_expiration_time=state.execution_deadline,
         first_workflow_task_backoff=wait,
         memo=state.memo or None,
         search_attributes=state.search_attributes or None,

@@ -53,12 +53,18 @@ _CHILD_OUTCOMES: Final = (
 )
 
 _SIGNAL_OUTCOMES: Final = (e.ExternalWorkflowExecutionSignaled, e.SignalExternalWorkflowExecutionFailed)
-_CANCEL_OUTCOMES: Final = (
+
+_ANSWERS: Final = (
+    e.ChildWorkflowExecutionStarted,
+    e.StartChildWorkflowExecutionFailed,
+    *_CHILD_OUTCOMES,
+    *_SIGNAL_OUTCOMES,
     e.ExternalWorkflowExecutionCancelRequested,
     e.RequestCancelExternalWorkflowExecutionFailed,
 )
+"""What another execution has answered."""
 
-RunEvents: TypeAlias = "tuple[str, Sequence[e.Event]]"
+RunEvents: TypeAlias = "tuple[ExecutionState, Sequence[e.Event]]"
 
 
 class ResetSource(msgspec.Struct, kw_only=True):
@@ -67,13 +73,15 @@ class ResetSource(msgspec.Struct, kw_only=True):
     Args:
         base: The run with the point, or what is known of it.
         events: Its history, from event 1 to the end.
-        later: The runs that followed it in its chain, each with its history, in order; or the latest run, if an earlier
-            reset went back to this same run.
+        later: The runs that came after it in its chain, by following it or by resets, each with its history, in order.
+        earlier: The runs that it followed, each with its history, if a later one goes on with one of these: what they
+            had taken is not brought again.
     """
 
     base: ExecutionState
     events: Sequence[e.Event]
     later: Sequence[RunEvents] = ()
+    earlier: Sequence[RunEvents] = ()
 
 
 def check_reset(request: ResetWorkflowRequest, limits: Limits = LIMITS_DEFAULT) -> Rejection | None:
@@ -129,11 +137,13 @@ def decide_reset(
     closing = Step(state, now, limits)
     if state.is_open:
         drop_task(closing)
-    reapply = _Reapply(following, copied, request.reapply_exclude)
-    for later_id, events in ((source.base.run_id, source.events[event_id - 1 :]), *source.later):
-        reapply.run(later_id, events)
-        if later_id == state.run_id:
-            reapply.run(later_id, closing.events)
+    reapply = _Reapply(following, request.reapply_exclude)
+    for earlier, events in ((source.base, copied), *source.earlier):
+        reapply.note_taken(earlier, events)
+    for later, events in ((source.base, source.events[event_id - 1 :]), *source.later):
+        reapply.run(later, events)
+        if later.run_id == state.run_id:
+            reapply.run(later, closing.events)
     _inherit(new, state, source.base, request, limits)
     _ask_again(following)
     want_task(following)
@@ -286,26 +296,42 @@ class _Reapply:
     A signal that the new run has already, by its request id, is not repeated: runs that resets made hold copies.
     """
 
-    def __init__(self, step: Step, copied: Sequence[e.Event], excluded: tuple[ResetReapplyExcludeType, ...]) -> None:
+    def __init__(self, step: Step, excluded: tuple[ResetReapplyExcludeType, ...]) -> None:
         self._step = step
         self._excluded = excluded
-        self._signals = {event.request_id for event in copied if isinstance(event, e.WorkflowExecutionSignaled)}
+        self._runs: set[str] = set()
+        self._signals: set[str] = set()
+        self._updates: set[str] = set()
 
-    def run(self, run_id: str, events: Sequence[e.Event]) -> None:
-        """Take over what one run had, in order."""
-        is_base = run_id == self._step.state.origins[-1].run_id
+    def note_taken(self, source: ExecutionState, events: Sequence[e.Event]) -> None:
+        """What a run had before the point is not brought again."""
+        self._runs.add(source.run_id)
         for event in events:
+            if isinstance(event, e.WorkflowExecutionSignaled):
+                self._signals.add(event.request_id)
+            elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
+                self._updates.add(event.protocol_instance_id)
+
+    def run(self, source: ExecutionState, events: Sequence[e.Event]) -> None:
+        """Take over what one run had, in order."""
+        own_from = 0
+        if source.origins and source.origins[-1].run_id in self._runs:
+            own_from = source.origins[-1].until_event_id  # What it copied has been seen where it was recorded.
+        self._runs.add(source.run_id)
+        for event in events:
+            if event.event_id < own_from:
+                continue
             if isinstance(event, e.WorkflowExecutionUpdateAdmitted):
-                self._readmit(run_id, event.request)
+                self._readmit(source.run_id, event.request)
             elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
                 if event.accepted_request is not None:  # Else its admission is an event, which stands before it.
-                    self._readmit(run_id, event.accepted_request)
+                    self._readmit(source.run_id, event.accepted_request)
             elif isinstance(event, e.WorkflowExecutionSignaled):
                 self._signal(event)
             elif isinstance(event, e.WorkflowExecutionOptionsUpdated):
                 _append_again(self._step, event)
-            elif is_base:
-                _settle_pending(self._step, event)
+            else:
+                _settle_pending(self._step, source, event)
 
     def _signal(self, event: e.WorkflowExecutionSignaled) -> None:
         if ResetReapplyExcludeType.SIGNAL in self._excluded:
@@ -320,7 +346,7 @@ class _Reapply:
         """Admit an update again, unless it was accepted before the point, or is admitted already."""
         state = self._step.state
         update_id = request.update_id
-        if update_id in state.updates or update_id in state.derived.update_ids:
+        if update_id in state.updates or update_id in self._updates:
             return
         if ResetReapplyExcludeType.UPDATE in self._excluded:
             state.earlier_updates.setdefault(update_id, run_id)
@@ -336,9 +362,16 @@ def _append_again(step: Step, event: e.Event, **changes: Any) -> None:
     step.append(msgspec.structs.replace(event, event_id=step.state.next_event_id, event_time=step.now, **changes))
 
 
-def _settle_pending(step: Step, event: e.Event) -> None:
-    """What another execution has answered since to what was pending at the point."""
+def _settle_pending(step: Step, source: ExecutionState, event: e.Event) -> None:
+    """What another execution has answered since to what was pending at the point.
+
+    It may have answered any run that has the event by which it was asked: not each reset went back as far.
+    """
     state = step.state
+    if not isinstance(event, _ANSWERS) or (
+        source.recorded_by(event.initiated_event_id) != state.recorded_by(event.initiated_event_id)
+    ):
+        return
     if isinstance(event, e.ChildWorkflowExecutionStarted):
         child = state.children.get(event.initiated_event_id)
         if child is not None and not child.started_event_id:
@@ -353,7 +386,7 @@ def _settle_pending(step: Step, event: e.Event) -> None:
     elif isinstance(event, _SIGNAL_OUTCOMES):
         if event.initiated_event_id in state.external_signals:
             _append_again(step, event)
-    elif isinstance(event, _CANCEL_OUTCOMES) and event.initiated_event_id in state.external_cancels:
+    elif event.initiated_event_id in state.external_cancels:
         _append_again(step, event)
 
 

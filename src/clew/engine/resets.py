@@ -10,7 +10,7 @@ which it is decided. A lost guard reads everything anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,12 +20,12 @@ from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.funnel import Decision, Funnel, Operation
 from clew.engine.history import read_events
-from clew.engine.locate import Locator
+from clew.engine.locate import Locator, not_found
 from clew.engine.namespaces import Namespaces
 from clew.engine.runs import RunEntry
 from clew.model import events as e
 from clew.model.events import Event
-from clew.model.inputs import ResetWorkflowRequest
+from clew.model.inputs import ResetReapplyExcludeType, ResetWorkflowRequest
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.entropy import Entropy
 from clew.ports.store import Store
@@ -36,7 +36,7 @@ READS_MAX: Final = 20
 """Times the history of a run that keeps changing is read on, before the caller is told to try later."""
 
 FOLLOWED_MAX: Final = 1_000
-"""Runs of a chain, after the one that a reset goes back to, whose signals and updates come along."""
+"""Runs of a chain, in each direction, that are read for what a reset brings along."""
 
 
 class Resets:
@@ -94,16 +94,16 @@ class Resets:
         base = latest
         if request.run_id not in ("", latest.state.run_id):
             base = await self._locator.find(namespace, workflow_id, request.run_id)
-        events = [] if base is latest else await self._read(base)
-        later = [] if base is latest else await self._read_later(base, events, latest)
-        present = await self._read_to_present(latest)
+        source = ResetSource(base=base.state, events=[])
+        is_same_chain = latest.state.first_execution_run_id == base.state.first_execution_run_id
+        if base is not latest:
+            source.events = await self._read(base)
+            await self._read_others(source, request, latest)
+        present = await self._read(latest)
         if base is latest:
-            events = present
-        elif later and later[-1][0] == latest.state.run_id:
-            later[-1] = (latest.state.run_id, present)
-        elif latest.state.goes_on_with(base.state.run_id):
-            later.append((latest.state.run_id, present))
-        source = ResetSource(base=base.state, events=events, later=later)
+            source.events = present
+        elif is_same_chain:
+            source.later = [*source.later, (latest.state, present)]
         limits = self._namespaces.get(namespace).limits
         run_id = self._entropy.uuid7()
 
@@ -112,16 +112,18 @@ class Resets:
 
         return latest, decide
 
-    async def _read_to_present(self, entry: RunEntry) -> list[Event]:
+    async def _read(self, entry: RunEntry) -> list[Event]:
         """The whole history, also what is not durable yet; true until the loop turns."""
         events: list[Event] = []
         for _ in range(READS_MAX):
             kept = entry.events_from(len(events) + 1)
             if kept is not None:
                 return [*events, *kept]
-            events += await read_events(
-                self._store, entry.shard, entry.run_key, len(events) + 1, entry.durable_last_event_id
-            )
+            until = entry.durable_last_event_id
+            found = await read_events(self._store, entry.shard, entry.run_key, len(events) + 1, until)
+            if not found and len(events) < until:
+                raise not_found(entry.state.namespace, entry.state.workflow_id, entry.state.run_id)
+            events += found
         raise RPCError(
             Rejection(
                 code=RejectionCode.WORKFLOW_BUSY,
@@ -130,22 +132,81 @@ class Resets:
             )
         )
 
-    async def _read(self, entry: RunEntry) -> list[Event]:
-        return await read_events(self._store, entry.shard, entry.run_key, 1, entry.state.history_length)
+    async def _read_others(self, source: ResetSource, request: ResetWorkflowRequest, latest: RunEntry) -> None:
+        """The other runs of the chain that matter, but for the latest: those that followed, and those on the way to it.
 
-    async def _read_later(self, base: RunEntry, events: list[Event], latest: RunEntry) -> list[RunEvents]:
-        """The runs that followed in the chain, up to the latest one, whose history is left for later."""
+        The way leads over resets, and may pass the run that this one goes back to by, if one of them went back further.
+        Then those before it matter too, since they had what the way would bring again.
+        """
+        followed = following_run(source.events[-1])
+        source.later = await self._read_chain(followed, latest, lambda events: following_run(events[-1]))
+        last = source.later[-1][1] if source.later else source.events
+        if following_run(last[-1]) == latest.state.run_id:
+            return
+        if len(source.later) >= FOLLOWED_MAX and set(request.reapply_exclude) != set(ResetReapplyExcludeType):
+            raise _too_long(request)
+        if latest.state.first_execution_run_id != source.base.first_execution_run_id:
+            return
+        known = {source.base.run_id, *(state.run_id for state, _ in source.later)}
+        way: list[RunEvents] = []
+        origins = latest.state.origins
+        before = origins[-1].run_id if origins else _continued((await self._read(latest))[0])
+        while before and before not in known and len(way) < FOLLOWED_MAX:
+            found = await self._read_kept(latest, before)
+            if found is None:
+                break
+            way.insert(0, found)
+            before = _before(found[0], found[1][0])
+        if before not in known:
+            source.earlier = await self._read_chain(
+                _continued(source.events[0]), latest, lambda events: _continued(events[0])
+            )
+            known.update(state.run_id for state, _ in source.earlier)
+        source.later = [*source.later, *(one for one in way if one[0].run_id not in known)]
+
+    async def _read_chain(
+        self, run_id: str, latest: RunEntry, neighbour: Callable[[Sequence[Event]], str]
+    ) -> list[RunEvents]:
+        """This run and one after the other, in one direction, up to the latest, and as far as they are kept."""
         found: list[RunEvents] = []
-        state = base.state
-        next_id = following_run(events[-1])
-        while next_id and next_id != latest.state.run_id and len(found) < FOLLOWED_MAX:
-            entry = await self._locator.find(state.namespace, state.workflow_id, next_id)
-            history = await self._read(entry)
-            found.append((next_id, history))
-            next_id = following_run(history[-1])
-        if next_id == latest.state.run_id:
-            found.append((next_id, []))
+        while run_id and run_id != latest.state.run_id and len(found) < FOLLOWED_MAX:
+            run = await self._read_kept(latest, run_id)
+            if run is None:
+                break
+            found.append(run)
+            run_id = neighbour(run[1])
         return found
+
+    async def _read_kept(self, latest: RunEntry, run_id: str) -> RunEvents | None:
+        """Another run of the workflow id with its history; None if that has been deleted."""
+        try:
+            entry = await self._locator.find(latest.state.namespace, latest.state.workflow_id, run_id)
+            return entry.state, await self._read(entry)
+        except RPCError as error:
+            if error.code is RejectionCode.WORKFLOW_NOT_FOUND:
+                return None
+            raise
+
+
+def _before(state: ExecutionState, first: Event) -> str:
+    """The run that this one goes on with after a reset, or that it followed."""
+    return state.origins[-1].run_id if state.origins else _continued(first)
+
+
+def _continued(first: Event) -> str:
+    assert isinstance(first, e.WorkflowExecutionStarted), "a history begins with the start of the run"
+    return first.continued_execution_run_id
+
+
+def _too_long(request: ResetWorkflowRequest) -> RPCError:
+    return RPCError(
+        Rejection(
+            code=RejectionCode.LIMIT_EXCEEDED,
+            message=f"more than {FOLLOWED_MAX} runs followed run {request.run_id!r} of workflow "
+            f"{request.workflow_id!r}, which is more than are read for the signals and updates that came to them; "
+            "nothing was done; reset to a later run, or exclude signals and updates",
+        )
+    )
 
 
 def following_run(close: Event) -> str:

@@ -140,6 +140,7 @@ class RunWrite(msgspec.Struct, frozen=True, gc=False):
     """Task ids to remove; one that is not there is no error."""
     outbox_put: tuple[OutboxRow, ...] = ()
     outbox_delete: tuple[int, ...] = ()
+    """Message ids to remove, of this run's shard; one that is not there is no error."""
 
 
 class CommitStatus(enum.Enum):

@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
+from clew.model.commands import (
+    CompleteWorkflowExecution,
+    ScheduleActivityTask,
+    StartChildWorkflowExecution,
+    StartTimer,
+)
 from clew.model.payload import ENCODING_KEY, JSON_PLAIN, Payload, to_stored
 from clew.model.policies import WorkflowExecutionStatus, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.rejection import RejectionCode
@@ -334,3 +339,20 @@ async def test_a_lost_row_is_queued_again(shop: Shop) -> None:
     assert await soon(shop.engine._keeping.sweep()) == 1
     worker = await shop.worker()
     assert (await worker.workflow_task()).token.workflow_id == "w1"
+
+
+async def test_no_message_is_left_of_a_child_that_began(shop: Shop) -> None:
+    worker = await shop.worker()
+    await shop.start()
+    task = await worker.workflow_task()
+    children = [StartChildWorkflowExecution(workflow_id=f"kid-{n}", workflow_type="Kid") for n in range(5)]
+    await worker.complete(task, *children)
+
+    for command in children:
+        await shop.until_started(command.workflow_id)
+
+    async def deliver_all() -> None:
+        while await shop.engine._store.read_outbox(None, 0, 100):
+            await asyncio.sleep(0.01)
+
+    await soon(deliver_all())
