@@ -22,6 +22,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from benchmarks.hot_path import EarlyWorker, FixedWorker, HotPath, LocalStepsWorker
+from benchmarks.replaying import SHAPES, replay
 from clew.ports.store import RunWrite
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.search_attributes import AttributeNames
@@ -33,6 +34,7 @@ TOLERANCE: Final = 0.10
 
 WORKFLOWS: Final = 40
 WARM_UP: Final = 20
+REPLAYED_STEPS: Final = 400
 
 Counts = Counter[CodeType]
 
@@ -93,6 +95,16 @@ def count_rows() -> tuple[Counts, int]:
     return counter.counts, WORKFLOWS
 
 
+def count_replay(shape: str) -> tuple[Counts, int]:
+    """A history of so many finished steps, replayed on a new machine."""
+    make, workflow_class, _ = SHAPES[shape]
+    replay(make(WARM_UP), workflow_class)
+    history = make(REPLAYED_STEPS)
+    with OpcodeCounter() as counter:
+        replay(history, workflow_class)
+    return counter.counts, REPLAYED_STEPS
+
+
 PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
     "engine, three activities": lambda: count_workflows(has_express=True),
     "engine, three activities, early tasks": lambda: count_workflows(has_express=True, worker=EarlyWorker),
@@ -100,6 +112,8 @@ PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
     "engine, three local steps": lambda: count_workflows(has_express=True, worker=LocalStepsWorker),
     "engine, three local steps, the general way": lambda: count_workflows(has_express=False, worker=LocalStepsWorker),
     "rows for SQLite, three activities": count_rows,
+    "replay of a local step": lambda: count_replay("local steps"),
+    "replay of an activity": lambda: count_replay("activities"),
 }
 """What is counted; each answers with the counts and the number of runs they are for."""
 

@@ -27,7 +27,7 @@ from typing import Final
 from benchmarks import workloads
 from benchmarks.floor import FloorFigures, measure
 from benchmarks.killed import killed_among_sleepers
-from benchmarks.workflows import LocalSequence
+from benchmarks.workflows import LocalResumed, LocalSequence
 from tests.postgres.server import running
 
 RUNS_COUNT: Final = 5
@@ -84,6 +84,7 @@ def _workloads(is_quick: bool) -> dict[str, workloads.Workload]:
         "W4": partial(workloads.sleepers, 2_000 if is_quick else 10_000),
         "W5": partial(killed_among_sleepers, 200 if is_quick else 1_000),
         "W6": partial(workloads.resume, 200 if is_quick else 1_000),
+        "W6-LOCAL": partial(workloads.resume, 500 if is_quick else 5_000, LocalResumed),
         "W7": partial(workloads.echo, 100 if is_quick else 300),
         "W7-UPDATE": partial(workloads.updates, 100 if is_quick else 300),
         "R": partial(workloads.replay, 200 if is_quick else 833),
@@ -99,6 +100,7 @@ _TITLES: Final = {
     "W4": "workflows asleep for an hour",
     "W5": "engine and worker killed among sleepers, and started again",
     "W6": "a workflow with finished steps, resumed by a new worker",
+    "W6-LOCAL": "a workflow with finished local steps, resumed by a new worker",
     "W7": "signal to a waiting workflow and answer by query",
     "W7-UPDATE": "update of a waiting workflow, answered",
     "R": "a history replayed",

@@ -75,6 +75,26 @@ class Resumed:
 
 
 @workflow.defn
+class LocalResumed:
+    """Local steps, then a wait for a signal, then one more step."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    @workflow.run
+    async def run(self, count: int) -> int:
+        for number in range(count):
+            await workflow.execute_local_activity(no_op, number, start_to_close_timeout=TIMEOUT)
+        await workflow.wait_condition(lambda: self._is_told)
+        return await workflow.execute_local_activity(no_op, count, start_to_close_timeout=TIMEOUT)
+
+    @workflow.signal
+    def go_on(self) -> None:
+        """End the wait."""
+        self._is_told = True
+
+
+@workflow.defn
 class Echo:
     """Counts signals until it is told to stop."""
 
@@ -134,4 +154,4 @@ class Sleeper:
         await workflow.sleep(timedelta(hours=1))
 
 
-ALL: Final = [Sequence, LocalSequence, FanOut, Resumed, Echo, Asked, Sleeper]
+ALL: Final = [Sequence, LocalSequence, FanOut, Resumed, LocalResumed, Echo, Asked, Sleeper]

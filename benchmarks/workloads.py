@@ -28,6 +28,7 @@ from benchmarks.workflows import (
     Asked,
     Echo,
     FanOut,
+    LocalResumed,
     LocalSequence,
     Resumed,
     Sequence,
@@ -177,14 +178,14 @@ async def fan_out(count: int = 1_000) -> Figures:
     return {"s": seconds, "steps/s": count / seconds, "CPU µs/step": 1e6 * cpu / count}
 
 
-async def resume(count: int = 1_000) -> Figures:
-    """W6: a workflow with `count` finished steps, resumed by a worker that has never seen it."""
+async def resume(count: int = 1_000, workflow: type[Resumed] | type[LocalResumed] = Resumed) -> Figures:
+    """W6: a workflow with `count` finished steps, resumed by a worker that has never seen it; W6-local: local steps."""
     async with engine() as client:
         async with worker(client):
             step_times.clear()
-            handle = await client.start_workflow(Resumed.run, count, id="measured", task_queue=QUEUE)
+            handle = await client.start_workflow(workflow.run, count, id="measured", task_queue=QUEUE)
             await until(lambda: answer_of(len(step_times) >= count))
-        await handle.signal(Resumed.go_on)
+        await handle.signal(workflow.go_on)
         step_times.clear()
         cpu, clock = cpu_seconds(), time.perf_counter()
         async with worker(client):

@@ -32,6 +32,12 @@ _NULL: Final = Payload({ENCODING_KEY: b"binary/null"})
 _SCALARS: Final = frozenset({str, int, bool})
 """Types whose values msgspec encodes as the rules do."""
 
+_INTEGER_MAX: Final = 2**53
+_SCALAR_BYTES_MAX: Final = 32
+_ESCAPED_BYTES_MAX: Final = 8
+"""A character of ASCII takes six bytes as an escape, and four thirds of those if the text has to be wrapped."""
+_QUOTED_BYTES_MAX: Final = 128
+
 _SCALAR_DECODERS: Final[dict[Any, Any]] = {kind: msgspec.json.Decoder(kind).decode for kind in (str, int, bool, float)}
 _encode: Final = msgspec.json.Encoder().encode
 _STORED_NULL: Final = msgspec.Raw(b"null")
@@ -214,6 +220,7 @@ class CompositePayloadConverter(PayloadConverter):
     def __init__(self, *converters: EncodingPayloadConverter) -> None:
         self.converters: dict[str, EncodingPayloadConverter] = {c.encoding: c for c in converters}
         self._json = _json_of_standard_chain(converters) if self._is_unchanged() else None
+        self._is_standard = self._json is not None and type(self).to_stored is CompositePayloadConverter.to_stored
         self._scalar_decoders = _SCALAR_DECODERS if self._json is not None and self._json.is_by_the_rules else {}
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
@@ -270,6 +277,16 @@ class CompositePayloadConverter(PayloadConverter):
         if _MARK in data:
             return to_stored(Payload({ENCODING_KEY: b"json/plain"}, data), trusted=True)
         return msgspec.Raw(data)
+
+    def surely_takes(self, value: Any, bytes_max: int) -> bool:
+        """See base class."""
+        if not self._is_standard:
+            return False
+        if type(value) is int:
+            return -_INTEGER_MAX <= value <= _INTEGER_MAX and bytes_max >= _SCALAR_BYTES_MAX
+        if type(value) is str:
+            return bool(value.isascii()) and _ESCAPED_BYTES_MAX * len(value) + _QUOTED_BYTES_MAX <= bytes_max
+        return (value is None or type(value) is bool) and bytes_max >= _SCALAR_BYTES_MAX
 
     def from_stored(self, stored: StoredPayload, type_hint: Any | None = None) -> Any:
         """See base class."""

@@ -60,6 +60,13 @@ class PayloadConverter(ABC):
         """Turn one value into the stored form of its payload."""
         return to_stored(self.to_payload(value))
 
+    def surely_takes(self, value: Any, bytes_max: int) -> bool:
+        """Whether the value never changes and `to_stored` will give at most so many bytes for it, always the same.
+
+        Where it is true, a value need not be converted to know that it can be.
+        """
+        return False
+
     def from_stored(self, stored: StoredPayload, type_hint: Any | None = None) -> Any:
         """Turn the stored form of a payload back into its value."""
         return self.from_payload(from_stored(stored), type_hint)

@@ -15,16 +15,16 @@ An attempt that failed and is to be tried again only later than the worker cares
 marker too, after which the run sets a durable timer and asks for the next attempt.
 
 Whether a cancelled one is waited for depends on whether the worker has been asked for it. On replay that must come out
-the same, so it does not go by when the worker was told: what was asked for is *handed out* (`hand_out`) after each
-event, live or replayed.
+the same, so it does not go by when the worker was told: what was asked for is *handed out* after each event, live or
+replayed (`epoch`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import msgspec
 
@@ -41,10 +41,15 @@ from clew.replay.matching import DOCS, Ledger
 from clew.replay.options import LocalActivityOutcome, LocalActivityRequest
 from clew.replay.values import Values
 from clew.workflow._activities import ActivityCancellationType
-from clew.workflow._interceptor import StartLocalActivityInput
+from clew.workflow._local_calls import LocalActivityCall
 
 _WAIT: Final = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 _ABANDON: Final = ActivityCancellationType.ABANDON
+
+BATCH: Final = "batch"
+"""`MarkerData.durable` of what is recorded with the workflow task, or with the next step."""
+
+ARGUMENT: Final = "argument of local activity"
 
 NAMED_MAX: Final = 3
 """Local activities that an error message names; there may be thousands."""
@@ -62,7 +67,7 @@ class MarkerData(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defau
     """Which one it is of those that were started under this id, one after the other."""
 
 
-_decode_data = msgspec.json.Decoder(MarkerData).decode
+decode_marker_data = msgspec.json.Decoder(MarkerData).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,7 +75,7 @@ def marker_data(event: e.MarkerRecorded) -> MarkerData | None:
     """Read a marker; None if it is not that of a local activity."""
     if event.marker_name != LOCAL_ACTIVITY_MARKER:
         return None
-    return _decode_data(event.details["data"][0])
+    return decode_marker_data(event.details["data"][0])
 
 
 class _Backoff(Exception):
@@ -81,31 +86,34 @@ class _Backoff(Exception):
 
 
 @final
-class OpenLocalActivity:
-    """A local activity that has no outcome yet."""
+class OpenLocalActivity(msgspec.Struct, eq=False):
+    """A local activity that has no outcome yet.
 
-    __slots__ = (
-        "activity_id", "attempt", "future", "input", "is_done", "is_handed_out", "ordinal", "payloads", "sequence",
-    )  # fmt: skip
+    Args:
+        sequence: How many were asked for before it, and one.
+        call: What was asked for.
+        args: With what.
+        activity_id: Its id.
+        ordinal: Which one it is of those under this id.
+        payloads: The arguments converted; None while that can wait (see `Values.can_encode_later`).
+        future: Of its outcome.
+        epoch: The event after which it was asked for, as `LocalActivities` counts.
+        attempt: The next.
+        is_done: Whether it has an outcome, or nobody waits for that any more.
+        is_told: Whether the worker was told.
+    """
 
-    def __init__(
-        self,
-        sequence: int,
-        asked: StartLocalActivityInput,
-        activity_id: str,
-        ordinal: int,
-        payloads: Payloads,
-        future: asyncio.Future[Any],
-    ) -> None:
-        self.sequence = sequence
-        self.input = asked
-        self.activity_id = activity_id
-        self.ordinal = ordinal
-        self.payloads = payloads
-        self.future = future
-        self.attempt = 1
-        self.is_done = False
-        self.is_handed_out = False
+    sequence: int
+    call: LocalActivityCall
+    args: Sequence[Any]
+    activity_id: str
+    ordinal: int
+    payloads: Payloads | None
+    future: asyncio.Future[Any]
+    epoch: int
+    attempt: int = 1
+    is_done: bool = False
+    is_told: bool = False
 
 
 def marker_of(data: MarkerData, outcome: LocalActivityOutcome) -> c.RecordMarker:
@@ -184,44 +192,51 @@ class LocalActivities:
         self._loop = loop
         self._check_writable = check_writable
         self._sleep = sleep
-        self._open: dict[str, OpenLocalActivity] = {}
-        self._by_sequence: dict[int, OpenLocalActivity] = {}
-        self._abandoned: dict[tuple[str, int], str] = {}
+        self.surely_takes = values.payload_converter.surely_takes
+        self.bytes_max = values.limits.payload_bytes_max
+        self.from_stored = values.payload_converter.from_stored
+        self.open: dict[str, OpenLocalActivity] = {}
+        """In the order in which they were asked for: those the worker has not been told of are the last."""
+        self._told: dict[int, OpenLocalActivity] = {}
+        """By their sequence numbers, under which the worker knows them."""
+        self.abandoned: dict[tuple[str, int], str] = {}
         """Types of those that nobody waits for, by id and ordinal: the outcome may have been on its way."""
-        self._counts: dict[str, int] = {}
-        self._ordinals: dict[str, int] = {}
-        self._sequence = 0
-        self._fresh: list[OpenLocalActivity] = []
-        """Asked for since the last event."""
-        self._requested: list[OpenLocalActivity] = []
-        """Handed out; the worker is told next."""
+        self.counts: dict[str, int] = {}
+        self.ordinals: dict[str, int] = {}
+        self.sequence = 0
+        self.epoch = 0
+        """Grows after each event, live or replayed: what was asked for in an earlier one is handed out."""
         self._cancelled: list[int] = []
         self._forgotten: list[int] = []
 
     # --- from the code -------------------------------------------------------------------------------------
 
-    def ask(self, asked: StartLocalActivityInput) -> OpenLocalActivity:
+    def ask(self, call: LocalActivityCall, args: Sequence[Any]) -> OpenLocalActivity:
         """Ask for a local activity."""
         self._check_writable("start a local activity")
-        payloads = self._values.encode(asked.args, "argument of local activity", asked.activity)
-        activity_id, ordinal = asked.activity_id, 1
+        name, activity_id, ordinal, payloads = call.activity, call.activity_id, 1, None
+        # What is sure to be the same later is converted when the worker needs it: of a finished step, never.
+        if args and not (len(args) == 1 and self.surely_takes(args[0], self.bytes_max)):
+            payloads = self._values.encode(args, ARGUMENT, name)
         if activity_id is None:
-            self._counts[asked.activity] = count = self._counts.get(asked.activity, 0) + 1
-            activity_id = f"{asked.activity}-local-{count}"
-        if activity_id in self._open:
+            self.counts[name] = count = self.counts.get(name, 0) + 1
+            activity_id = f"{name}-local-{count}"
+        else:
+            self.ordinals[activity_id] = ordinal = self.ordinals.get(activity_id, 0) + 1
+        if activity_id in self.open:
             raise ValueError(
                 f"Local activity id {activity_id!r} is in use by one that is not finished; choose another."
             )
-        if asked.activity_id is not None:
-            self._ordinals[activity_id] = ordinal = self._ordinals.get(activity_id, 0) + 1
-        self._sequence += 1
-        activity = OpenLocalActivity(self._sequence, asked, activity_id, ordinal, payloads, self._loop.create_future())
-        self._add(activity)
+        self.sequence = sequence = self.sequence + 1
+        activity = OpenLocalActivity(
+            sequence, call, args, activity_id, ordinal, payloads, self._loop.create_future(), self.epoch
+        )
+        self.open[activity_id] = activity
         return activity
 
-    def start(self, asked: StartLocalActivityInput) -> StartedActivity:
+    def start(self, call: LocalActivityCall, args: Sequence[Any]) -> StartedActivity:
         """Ask for a local activity and give its handle."""
-        activity = self.ask(asked)
+        activity = self.ask(call, args)
 
         def on_early_cancel() -> None:
             if self._stop(activity) and not activity.future.done():
@@ -251,31 +266,28 @@ class LocalActivities:
                 await self._sleep(backoff.seconds, f"Back-off of {activity.activity_id}")
                 activity.attempt = backoff.attempt
                 activity.future = self._loop.create_future()
-                activity.is_done = activity.is_handed_out = False
-                self._add(activity)
+                activity.is_done = activity.is_told = False
+                activity.epoch = self.epoch
+                self.open[activity.activity_id] = activity
             else:
-                return self._values.decode_result(payloads, activity.input.ret_type)
-
-    def _add(self, activity: OpenLocalActivity) -> None:
-        self._open[activity.activity_id] = activity
-        self._by_sequence[activity.sequence] = activity
-        self._fresh.append(activity)
+                return self.from_stored(payloads[0], activity.call.ret_type) if payloads else None
 
     def _remove(self, activity: OpenLocalActivity) -> None:
         activity.is_done = True
-        self._open.pop(activity.activity_id, None)
-        self._by_sequence.pop(activity.sequence, None)
+        self.open.pop(activity.activity_id, None)
+        self._told.pop(activity.sequence, None)
 
     def _stop(self, activity: OpenLocalActivity) -> bool:
         """Stop one as its options say; say whether its outcome is not waited for."""
-        kind = activity.input.cancellation_type
-        if kind is not _ABANDON and activity.is_handed_out:
+        kind = activity.call.cancellation_type
+        is_handed_out = activity.epoch < self.epoch
+        if kind is not _ABANDON and is_handed_out:
             self._cancelled.append(activity.sequence)
-        if kind is _WAIT and activity.is_handed_out:
+        if kind is _WAIT and is_handed_out:
             return False
-        if activity.is_handed_out:
+        if is_handed_out:
             self._forgotten.append(activity.sequence)
-            self._abandoned[activity.activity_id, activity.ordinal] = activity.input.activity
+            self.abandoned[activity.activity_id, activity.ordinal] = activity.call.activity
         self._remove(activity)
         return True
 
@@ -284,38 +296,39 @@ class LocalActivities:
     @property
     def has_open(self) -> bool:
         """Whether one has no outcome yet."""
-        return bool(self._open)
+        return bool(self.open)
 
     @property
     def has_news(self) -> bool:
         """Whether there is anything to tell the worker."""
-        return bool(self._requested or self._cancelled or self._forgotten)
-
-    def hand_out(self) -> None:
-        """Hand out what was asked for since the last event; called after each, live or replayed."""
-        if self._fresh:
-            for activity in self._fresh:
-                activity.is_handed_out = True
-            self._requested += self._fresh
-            self._fresh = []
+        if self._cancelled or self._forgotten:
+            return True
+        return bool(self.open) and not next(reversed(self.open.values())).is_told
 
     def take_requests(self) -> tuple[LocalActivityRequest, ...]:
         """Give what the worker has to run and has not been told yet."""
-        requested, self._requested = self._requested, []
-        return tuple(
-            [
-                LocalActivityRequest(
-                    sequence=activity.sequence,
-                    activity_id=activity.activity_id,
-                    activity_type=activity.input.activity,
-                    input=activity.input,
-                    payloads=activity.payloads,
-                    attempt=activity.attempt,
-                    ordinal=activity.ordinal,
-                )
-                for activity in requested
-                if not activity.is_done
-            ]
+        new: list[OpenLocalActivity] = []
+        for activity in reversed(self.open.values()):
+            if activity.is_told:
+                break
+            activity.is_told = True
+            new.append(activity)
+        new.reverse()
+        self._told.update([(activity.sequence, activity) for activity in new])
+        return tuple([self._request(activity) for activity in new])
+
+    def _request(self, activity: OpenLocalActivity) -> LocalActivityRequest:
+        call = activity.call
+        if activity.payloads is None:
+            activity.payloads = self._values.encode(activity.args, ARGUMENT, call.activity)
+        return LocalActivityRequest(
+            sequence=activity.sequence,
+            activity_id=activity.activity_id,
+            activity_type=call.activity,
+            input=call.input(activity.args),
+            payloads=activity.payloads,
+            attempt=activity.attempt,
+            ordinal=activity.ordinal,
         )
 
     def take_cancellations(self) -> tuple[int, ...]:
@@ -330,13 +343,13 @@ class LocalActivities:
 
     def finish(self, outcome: LocalActivityOutcome) -> None:
         """Take the outcome of one in a batch, which is recorded with the other requests."""
-        activity = self._by_sequence.get(outcome.sequence)
+        activity = self._told.get(outcome.sequence)
         if activity is None:
             return
         data = MarkerData(
             activity_id=activity.activity_id,
-            activity_type=activity.input.activity,
-            durable="batch",
+            activity_type=activity.call.activity,
+            durable=BATCH,
             attempt=outcome.attempt,
             backoff_seconds=outcome.backoff.total_seconds() if outcome.backoff is not None else 0.0,
             ordinal=activity.ordinal,
@@ -346,11 +359,43 @@ class LocalActivities:
 
     def take_recorded(self, outcome: LocalActivityOutcome) -> None:
         """Take the outcome of a step, which is durable."""
-        activity = self._by_sequence.get(outcome.sequence)
+        activity = self._told.get(outcome.sequence)
         if activity is not None:  # else it was cancelled by what was recorded together with it
             self._settle(activity, outcome)
 
     # --- from history --------------------------------------------------------------------------------------
+
+    def apply_recorded(self, event: e.MarkerRecorded) -> None:
+        """Settle the local activity that a marker within its task is of.
+
+        Time goes on with a step. One of a batch reached the code before it was recorded, at the time of what came
+        before.
+
+        Raises:
+            NondeterminismError: The code has not asked for it.
+        """
+        if event.marker_name == LOCAL_ACTIVITY_MARKER and event.failure is None and not self.abandoned:
+            details, waiting = event.details, self.open
+            data = decode_marker_data(details["data"][0])
+            activity = waiting.get(data.activity_id)
+            if (
+                activity is not None
+                and activity.ordinal == data.ordinal
+                and activity.call.activity == data.activity_type
+                and not data.backoff_seconds
+            ):
+                # The usual: the outcome of what the code waits for.
+                if data.durable != BATCH:
+                    self._loop.moment = event.event_time
+                del waiting[data.activity_id]
+                activity.is_done = True
+                future = activity.future
+                if not future.done():
+                    future.set_result(details.get("result", ()))
+                return
+        if cast(MarkerData, marker_data(event)).durable != BATCH:
+            self._loop.moment = event.event_time
+        self.apply_marker(event, is_among_requests=False)
 
     def apply_marker(self, event: e.MarkerRecorded, *, is_among_requests: bool) -> None:
         """Settle the local activity that a marker is of.
@@ -364,16 +409,13 @@ class LocalActivities:
         """
         data = marker_data(event)
         assert data is not None, "only markers of local activities come here"
-        activity = self._open.get(data.activity_id)
-        if self._abandoned and self._abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
+        activity = self.open.get(data.activity_id)
+        if self.abandoned and self.abandoned.get((data.activity_id, data.ordinal)) == data.activity_type:
             return
-        if activity is None or activity.input.activity != data.activity_type or activity.ordinal != data.ordinal:
+        if activity is None or activity.call.activity != data.activity_type or activity.ordinal != data.ordinal:
             recorded = f"the outcome of local activity {data.activity_type!r} with id {data.activity_id!r}"
             raise self._mismatch(event.event_id, recorded, activity)
         result = event.details.get("result", ())
-        if event.failure is None and not data.backoff_seconds and not is_among_requests:
-            self._complete(activity, result)
-            return
         outcome = LocalActivityOutcome(
             sequence=activity.sequence,
             result=result,
@@ -393,12 +435,12 @@ class LocalActivities:
         Raises:
             NondeterminismError: It does.
         """
-        if self._open:
+        if self.open:
             raise self._mismatch(event_id, "no local activity under way at the end", None)
 
     def _mismatch(self, event_id: int, recorded: str, found: OpenLocalActivity | None) -> NondeterminismError:
-        open_ones = [found] if found is not None else list(self._open.values())
-        named = [f"local activity {a.input.activity!r} with id {a.activity_id!r}" for a in open_ones[:NAMED_MAX]]
+        open_ones = [found] if found is not None else list(self.open.values())
+        named = [f"local activity {a.call.activity!r} with id {a.activity_id!r}" for a in open_ones[:NAMED_MAX]]
         attempted = ", ".join(named) or "no local activity"
         place = self._ledger.where()
         return NondeterminismError(
@@ -430,9 +472,7 @@ class LocalActivities:
             future.set_exception(error)
 
     def _complete(self, activity: OpenLocalActivity, result: Payloads) -> None:
-        activity.is_done = True
-        self._open.pop(activity.activity_id, None)
-        self._by_sequence.pop(activity.sequence, None)
+        self._remove(activity)
         if not activity.future.done():
             activity.future.set_result(result)
 
@@ -449,7 +489,7 @@ class LocalActivities:
             "scheduled_event_id": 0,
             "started_event_id": 0,
             "identity": "",
-            "activity_type": activity.input.activity,
+            "activity_type": activity.call.activity,
             "activity_id": activity.activity_id,
             "retry_state": retry_state,
         }

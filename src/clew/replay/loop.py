@@ -24,13 +24,18 @@ import sys
 from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast, final
+
+import msgspec
 
 from clew.exceptions import RestrictedWorkflowAccessError
 from clew.model.limits import DURATION_MAX
 from clew.replay.commands import call_site
 
 T = TypeVar("T")
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 TIMER_SECONDS_MIN: Final = 0.001
 """Shorter timers are made this long, as the published SDKs do (semantics 1.4)."""
@@ -54,16 +59,13 @@ class TimerPort(Protocol):
         ...
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One callback in the queue; stands in for `asyncio.Handle`."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.is_cancelled = False
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: contextvars.Context
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         """Take it back."""
@@ -79,37 +81,25 @@ class Entry:
 
 
 @final
-class Timer(Entry):
+class Timer(Entry, eq=False, kw_only=True):
     """A callback that waits for durable time; stands in for `asyncio.TimerHandle`."""
 
-    __slots__ = ("_port", "_when", "pending", "summary")
-
-    def __init__(
-        self,
-        port: TimerPort,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        summary: str | None,
-    ) -> None:
-        super().__init__(callback, args, context)
-        self._port = port
-        self._when = when
-        self.summary = summary
-        self.pending: Any = None
-        """The command that stands for it, while it runs."""
+    port: TimerPort
+    due_seconds: float
+    summary: str | None = None
+    pending: Any = None
+    """The command that stands for it, while it runs."""
 
     def when(self) -> float:
         """The loop time at which it is due."""
-        return self._when
+        return self.due_seconds
 
     def cancel(self) -> None:
         """Take it back; the durable timer is cancelled."""
         if not self.is_cancelled:
             self.is_cancelled = True
             if self.pending is not None:
-                self._port.cancel_timer(self)
+                self.port.cancel_timer(self)
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
@@ -133,15 +123,16 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._timers = timers
         self._on_error = on_error
         self._check_writable = check_writable
-        self._ready: deque[Entry] = deque()
-        self._held_task: asyncio.Task[Any] | None = None
+        self.ready: deque[Entry] = deque()
+        self.held_task: asyncio.Task[Any] | None = None
+        """The task that is held back now."""
         self._held: list[Entry] = []
         self._task_count = 0
         self._generators: list[AsyncGenerator[Any, Any]] = []
         self._generators_kept = _GENERATORS_KEPT_FIRST
         self.tasks: dict[asyncio.Task[Any], int] = {}
         """The tasks that have not ended, in the order of creation."""
-        self.time_seconds = 0.0
+        self.moment = EPOCH
         """Virtual time: that of the workflow task at hand."""
         self.is_dead = False
         """Whether the run has left the cache; then nothing runs and nothing is told."""
@@ -153,10 +144,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_until_idle(self) -> bool:
         """Run callbacks until there is none; say whether there was any. The loop must be entered."""
-        ready = self._ready
+        ready = self.ready
         if not ready:
             return False
-        held = self._held_task
+        held = self.held_task
         while ready:
             entry = ready.popleft()
             if entry.is_cancelled:
@@ -186,19 +177,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(*before[1])
         asyncio_events._set_running_loop(before[0])
 
-    @property
-    def held_task(self) -> asyncio.Task[Any] | None:
-        """The task that is held back now."""
-        return self._held_task
-
     def hold(self, task: asyncio.Task[Any]) -> None:
         """Put the steps of `task` aside until `release`."""
-        self._held_task = task
+        self.held_task = task
 
     def release(self) -> None:
         """Let the task that was held back go on, with what it missed."""
-        self._held_task = None
-        self._ready.extend(self._held)
+        self.held_task = None
+        self.ready.extend(self._held)
         self._held.clear()
 
     # --- what asyncio asks for -----------------------------------------------------------------------------
@@ -208,12 +194,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> Entry:
         """Run a callback in this activation."""
         entry = Entry(callback, args, contextvars.copy_context() if context is None else context)
-        self._ready.append(entry)
+        self.ready.append(entry)
         return entry
 
     def resume(self, entry: Entry) -> None:
         """Run what waited for an event."""
-        self._ready.append(entry)
+        self.ready.append(entry)
 
     def call_later(  # type: ignore[override]
         self,
@@ -228,7 +214,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             return self.call_soon(callback, *args, context=context)
         seconds = max(round(checked_seconds(delay), 6), TIMER_SECONDS_MIN)
         own = contextvars.copy_context() if context is None else context
-        timer = Timer(self._timers, self.time_seconds + seconds, callback, args, own, summary)
+        timer = Timer(
+            callback, args, own, port=self._timers, due_seconds=self.moment.timestamp() + seconds, summary=summary
+        )
         self._timers.start_timer(timer, seconds)
         return timer
 
@@ -236,11 +224,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Entry:
         """Run a callback at a loop time."""
-        return self.call_later(when - self.time_seconds, callback, *args, context=context)
+        return self.call_later(when - self.moment.timestamp(), callback, *args, context=context)
 
     def time(self) -> float:
         """Virtual time in seconds since the epoch."""
-        return self.time_seconds
+        return self.moment.timestamp()
 
     def create_future(self) -> asyncio.Future[Any]:
         """Make a future of this loop."""
@@ -341,10 +329,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Forget everything and give the roots of what was held, so that they can be laid to rest."""
         self.is_dead = True
         roots: list[Any] = [*self.tasks, *self._generators]
-        roots += [entry.callback for entry in (*self._ready, *self._held)]
-        self._ready.clear()
+        roots += [entry.callback for entry in (*self.ready, *self._held)]
+        self.ready.clear()
         self._held.clear()
-        self._held_task = None
+        self.held_task = None
         self.tasks.clear()
         self._generators.clear()
         return roots

@@ -63,7 +63,7 @@ from clew.replay.passages import (
     brings_signals_next,
     is_last_recorded,
     is_of_task,
-    next_completed,
+    next_of,
     position_of,
     recorded_requests,
 )
@@ -170,8 +170,6 @@ class WorkflowMachine:
         self._resolutions = Resolutions(self._ledger, self._loop, values)
         self.cached_through_event_id = 0
         """The start of the last workflow task that has been applied; the events of a partial task begin right after."""
-        self._applied_event_id = 0
-        """The last event that has been applied: that, or a marker recorded since."""
         if self._options.is_guarded:
             _install_guard(definition)
 
@@ -259,7 +257,7 @@ class WorkflowMachine:
     @property
     def applied_event_id(self) -> int:
         """The last event that has been applied; grows while a history is."""
-        return self._applied_event_id
+        return self._runtime.applied_event_id
 
     @property
     def is_closed(self) -> bool:
@@ -317,13 +315,13 @@ class WorkflowMachine:
             # What was given to the worker stands in history ahead of them.
             self._ledger.forget_first(self._offered_count)
             self._offered_count = 0
-            self._applied_event_id = last_event_id
+            self._runtime.applied_event_id = last_event_id
             self._set_time(event_time)
             local = self._runtime.local
             for outcome in outcomes:
                 local.take_recorded(outcome)
                 self._settle()
-                local.hand_out()
+                local.epoch += 1
 
         return self._go_on(take, is_end_wanted=is_end_wanted)
 
@@ -333,7 +331,7 @@ class WorkflowMachine:
         def take() -> None:
             self._runtime.local.finish(outcome)
             self._settle()
-            self._runtime.local.hand_out()
+            self._runtime.local.epoch += 1
 
         return self._go_on(take)
 
@@ -424,52 +422,66 @@ class WorkflowMachine:
 
     def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> Sequence[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
-        if live_event_id and not self._is_inside and events and events[0].event_id > self._applied_event_id:
-            kinds = list(map(type, events))
-            if events[-1].event_id == live_event_id and kinds.count(e.WorkflowTaskStarted) == 1:
-                # The usual: what came since the last task, which was live too.
-                self._runtime.task_version = self._options.deployment_version
-                self._run_task(events, events[-1], True, (), messages)  # type: ignore[arg-type]
-                return ()
-        first, last = 0, len(events) - 1
-        while first <= last and events[first].event_id <= self._applied_event_id:
+        if (
+            live_event_id
+            and not self._is_inside
+            and events
+            and events[0].event_id > self._runtime.applied_event_id
+            and events[-1].event_id == live_event_id
+            and list(map(type, events)).count(e.WorkflowTaskStarted) == 1
+        ):
+            # The usual: what came since the last task, which was live too.
+            self._runtime.task_version = self._options.deployment_version
+            self._run_task(events, cast(e.WorkflowTaskStarted, events[-1]), True, (), messages)
+            return ()
+        first, count = 0, len(events)
+        while first < count and events[first].event_id <= self._runtime.applied_event_id:
             first += 1
-        for index in range(first, last + 1):
-            event = events[index]
-            kind = type(event)
+        kinds: list[type[e.Event]] = list(map(type, events))
+        index = first
+        while index < count:
             if self._is_inside:
-                if isinstance(event, e.MarkerRecorded):
-                    self._apply_inside(
-                        event,
-                        is_live=live_event_id > 0 and is_last_recorded(events, index),
-                        holds_main=brings_signals_next(events, index),
-                    )
-                    first = index + 1
+                if kinds[index] is e.MarkerRecorded:
+                    index = first = self._apply_markers(events, kinds, index, is_live=live_event_id > 0)
                     continue
                 self._is_inside = False
-                if kind is e.WorkflowTaskCompleted:
-                    self._end_activation(recorded_requests(events, index + 1))
-            if kind is not e.WorkflowTaskStarted:
-                continue
-            following = type(events[index + 1]) if index < last else None
-            if event.event_id == live_event_id:
-                self._runtime.task_version = self._options.deployment_version
-                self._run_task(events[first : index + 1], event, True, (), messages)  # type: ignore[arg-type]
-            elif following is e.WorkflowTaskCompleted:
-                recorded = recorded_requests(events, index + 2)
-                self._note_version(events[index + 1])
-                self._run_task(events[first : index + 1], event, False, recorded, accepted_updates(recorded))  # type: ignore[arg-type]
-            elif following is e.MarkerRecorded:
-                completed = next_completed(events, index + 2)
-                recorded = recorded_requests(events, completed + 1)
-                is_whole = is_of_task(events, completed, event.event_id)
-                updates = accepted_updates(recorded) if is_whole else ()
-                self._note_version(events[completed] if is_whole else None)
-                self._run_task(events[first : index + 1], event, False, recorded, updates)  # type: ignore[arg-type]
-            else:
-                continue
-            first = index + 1
+                if kinds[index] is e.WorkflowTaskCompleted:
+                    self._end_activation(recorded_requests(events, kinds, index + 1))
+            index = next_of(e.WorkflowTaskStarted, kinds, index)
+            if index < count and self._begin_task(events, kinds, first, index, live_event_id, messages):
+                first = index + 1
+            index += 1
         return events[first:]
+
+    def _begin_task(
+        self,
+        events: Sequence[e.Event],
+        kinds: list[type[e.Event]],
+        first: int,
+        index: int,
+        live_event_id: int,
+        messages: Sequence[Any],
+    ) -> bool:
+        """Apply what came before the start of a workflow task, if that led to anything; say whether it did."""
+        event = cast(e.WorkflowTaskStarted, events[index])
+        following = kinds[index + 1] if index + 1 < len(kinds) else None
+        if event.event_id == live_event_id:
+            self._runtime.task_version = self._options.deployment_version
+            self._run_task(events[first : index + 1], event, True, (), messages)
+        elif following is e.WorkflowTaskCompleted:
+            recorded = recorded_requests(events, kinds, index + 2)
+            self._note_version(events[index + 1])
+            self._run_task(events[first : index + 1], event, False, recorded, accepted_updates(recorded))
+        elif following is e.MarkerRecorded:
+            completed = next_of(e.WorkflowTaskCompleted, kinds, index + 2)
+            recorded = recorded_requests(events, kinds, completed + 1)
+            is_whole = is_of_task(events, completed, event.event_id)
+            updates = accepted_updates(recorded) if is_whole else ()
+            self._note_version(events[completed] if is_whole else None)
+            self._run_task(events[first : index + 1], event, False, recorded, updates)
+        else:
+            return False
+        return True
 
     def _note_version(self, completed: e.Event | None) -> None:
         """What the code is told of its version is that of the worker which completed the task, then as now."""
@@ -513,9 +525,38 @@ class WorkflowMachine:
             for job in jobs:
                 self._apply(job)
                 self._settle()
-        runtime.local.hand_out()
+        runtime.local.epoch += 1
         self._is_inside = True
-        self.cached_through_event_id = self._applied_event_id = task_event.event_id
+        self.cached_through_event_id = self._runtime.applied_event_id = task_event.event_id
+
+    def _apply_markers(
+        self, events: Sequence[e.Event], kinds: list[type[e.Event]], index: int, *, is_live: bool
+    ) -> int:
+        """Apply the markers from an index on that were recorded while their workflow task went on; give the next index.
+
+        A run that is resumed passes thousands here, so what cannot change from one to the next is looked at once.
+        """
+        runtime, loop, local, last = self._runtime, self._loop, self._runtime.local, len(kinds) - 1
+        apply, run, conditions, steps = local.apply_recorded, loop.run_until_idle, runtime.conditions, runtime.steps
+        runtime.is_replaying_now = loop.is_replaying = True
+        steps.begin(events, kinds, index, self._main)
+        while index < last and kinds[index + 1] is e.MarkerRecorded:
+            event: Any = events[index]
+            steps.index = index + 1
+            runtime.applied_event_id = event.event_id
+            apply(event)
+            local.epoch += 1
+            run()
+            if conditions or runtime.is_stirred or self._is_main_done():
+                self._settle()
+            index = steps.index
+        steps.end()
+        self._apply_inside(
+            cast(e.MarkerRecorded, events[index]),
+            is_live=is_live and is_last_recorded(kinds, index),
+            holds_main=brings_signals_next(kinds, index),
+        )
+        return index + 1
 
     def _apply_inside(self, event: e.MarkerRecorded, *, is_live: bool, holds_main: bool) -> None:
         """Apply a marker that was recorded while its workflow task went on.
@@ -530,11 +571,10 @@ class WorkflowMachine:
             self._holds_main = True
             self._loop.hold(self._main)
         runtime.is_replaying_now = self._loop.is_replaying = not is_live
-        self._set_time(event.event_time)
-        runtime.local.apply_marker(event, is_among_requests=False)
+        runtime.local.apply_recorded(event)
         self._settle()
-        runtime.local.hand_out()
-        self._applied_event_id = event.event_id
+        runtime.local.epoch += 1
+        self._runtime.applied_event_id = event.event_id
 
     def _end_activation(self, recorded: Sequence[Any]) -> None:
         """The workflow task of a replayed activation was completed with these requests."""
@@ -543,13 +583,12 @@ class WorkflowMachine:
             if isinstance(event, e.MarkerRecorded) and marker_data(event) is not None:
                 local.apply_marker(event, is_among_requests=True)
                 self._settle()
-                local.hand_out()
+                local.epoch += 1
         self._ledger.finish(self._close)
         self._is_activating = False
 
     def _set_time(self, time: datetime) -> None:
-        self._runtime.time = time
-        self._loop.time_seconds = time.timestamp()
+        self._loop.moment = time
 
     def _take(self, events: Sequence[e.Event]) -> list[e.Event]:
         """Compare events that record requests; give those that are something to apply."""
@@ -616,7 +655,7 @@ class WorkflowMachine:
                 continue
             if not self._cancels_again:
                 break
-            self._cancels_again = False
+            self._cancels_again = runtime.is_stirred = False
             if self._main is not None and not self._main.done():
                 self._main.uncancel()
                 self._cancel_main()
@@ -628,11 +667,14 @@ class WorkflowMachine:
             elif self._main is not None and self._main.done():
                 self._end(self._main)
 
+    def _is_main_done(self) -> bool:
+        return self._main is None or self._main.done()
+
     # --- what is applied -----------------------------------------------------------------------------------
 
     def _apply_started(self, event: e.WorkflowExecutionStarted) -> None:
         runtime, definition = self._runtime, self._definition
-        runtime.first_task_time = runtime.time
+        runtime.first_task_time = self._loop.moment
         runtime.begin(event)
         try:
             args = self._run_arguments(event)
@@ -680,6 +722,7 @@ class WorkflowMachine:
 
     def _cancel_again(self) -> None:
         self._cancels_again = self._is_cancel_requested and not self._is_cancel_kept
+        self._runtime.is_stirred = True
 
     def _apply_task_failed(self, event: e.WorkflowTaskFailed) -> None:
         if event.cause is e.WorkflowTaskFailedCause.RESET_WORKFLOW and event.new_run_id:

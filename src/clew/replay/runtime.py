@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 from uuid import UUID
@@ -40,11 +40,12 @@ from clew.replay.chance import Chance, is_in_interceptor, uuid4_of, uuid7_of
 from clew.replay.handlers import Handlers, current_update
 from clew.replay.interception import InnerInbound, InnerOutbound
 from clew.replay.local_activities import LocalActivities
-from clew.replay.loop import WorkflowLoop
+from clew.replay.loop import EPOCH, WorkflowLoop
 from clew.replay.matching import Ledger
 from clew.replay.options import MachineOptions
 from clew.replay.outbound import Outbound
 from clew.replay.outcome import is_cancellation, is_failure
+from clew.replay.recorded_steps import RecordedSteps
 from clew.replay.values import Values, from_header, to_header
 from clew.workflow._definition import Definition, QueryDefinition, SignalDefinition, UpdateDefinition
 from clew.workflow._interceptor import (
@@ -57,6 +58,7 @@ from clew.workflow._interceptor import (
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
+from clew.workflow._local_calls import LocalActivityCall
 from clew.workflow._runtime import (
     ContinueAsNewError,
     Info,
@@ -72,7 +74,6 @@ if TYPE_CHECKING:
     from clew.workflow._children import ChildWorkflowHandle, ExternalWorkflowHandle
 
 _log: Final = logging.getLogger("clew.workflow")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
@@ -120,11 +121,14 @@ class WorkflowRuntime(Runtime):
         self.is_querying = False
         self.error: BaseException | None = None
         """What fails the workflow task at hand."""
+        self.is_stirred = False
+        """Whether something came up that `WorkflowMachine._settle` has to see to, once the code can go no further."""
         self.failure: BaseException | None = None
         """What a handler raised that fails the run."""
-        self.time = _EPOCH
+        self.applied_event_id = 0
+        """The last event that has been applied: the start of a workflow task, or a marker recorded since."""
         self.started: e.WorkflowExecutionStarted
-        self.first_task_time = _EPOCH
+        self.first_task_time = EPOCH
         self.task_event: e.WorkflowTaskStarted
         self.task_version = options.deployment_version
         """Of the worker that has, or had, the task."""
@@ -144,6 +148,8 @@ class WorkflowRuntime(Runtime):
         self.out.loop = self.loop
         self.out.send_signal = self.send_signal
         self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
+        self.steps = RecordedSteps(self, self.loop, self.local, values)
+        self.take_recorded_step = self.steps.take
         self.handlers = Handlers(self)
         self.inbound_chain: WorkflowInboundInterceptor | None = None
         self.outbound_chain: WorkflowOutboundInterceptor | None = None
@@ -234,12 +240,14 @@ class WorkflowRuntime(Runtime):
             return
         if is_failure(error, self.failure_types):
             self.failure = self.failure or error
+            self.is_stirred = True
         else:
             self.fail_task(error)
 
     def fail_task(self, error: BaseException) -> None:
         """Fail the workflow task at hand."""
         self.error = self.error or error
+        self.is_stirred = True
 
     def is_update_failure(self, error: BaseException) -> bool:
         """Whether what an update handler raised is an outcome of the update."""
@@ -336,10 +344,10 @@ class WorkflowRuntime(Runtime):
     # --- time and chance -----------------------------------------------------------------------------------
 
     def now(self) -> datetime:
-        return self.time
+        return self.loop.moment
 
     def time_ns(self) -> int:
-        since = self.time - _EPOCH
+        since = self.loop.moment - EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 
     def random(self) -> Random:
@@ -407,31 +415,34 @@ class WorkflowRuntime(Runtime):
             return self.out.activity_result(self.out.schedule_activity(input))
         return self.start_activity(input)
 
-    def start_local_activity(self, input: StartLocalActivityInput) -> ActivityHandle[Any]:
+    def start_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> ActivityHandle[Any]:
         chain = self.outbound_chain
         if chain is None:
-            return self.start_local_activity_directly(input)
+            self._check_runs_local(call)
+            return self.local.start(call, args)
         token = is_in_interceptor.set(True)
         try:
-            return chain.start_local_activity(input)
+            return chain.start_local_activity(call.input(args))
         finally:
             is_in_interceptor.reset(token)
 
-    def execute_local_activity(self, input: StartLocalActivityInput) -> Awaitable[Any]:
+    def execute_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> Awaitable[Any]:
         if self.outbound_chain is None:
-            self._check_runs_local(input)
-            return self.local.result(self.local.ask(input))
-        return self.start_local_activity(input)
+            if not self.options.runs_local_activities:
+                self._check_runs_local(call)
+            return self.local.result(self.local.ask(call, args))
+        return self.start_local_activity(call, args)
 
     def start_local_activity_directly(self, input: StartLocalActivityInput) -> ActivityHandle[Any]:
-        """Start a local activity without interceptors."""
-        self._check_runs_local(input)
-        return self.local.start(input)
+        """Start a local activity as interceptors leave it."""
+        call = LocalActivityCall(input)
+        self._check_runs_local(call)
+        return self.local.start(call, input.args)
 
-    def _check_runs_local(self, input: StartLocalActivityInput) -> None:
+    def _check_runs_local(self, call: LocalActivityCall) -> None:
         if not self.options.runs_local_activities:
             raise RuntimeError(
-                f"Local activity {input.activity!r} cannot run: this worker has no part that runs local activities. "
+                f"Local activity {call.activity!r} cannot run: this worker has no part that runs local activities. "
                 "Use execute_activity, or another worker."
             )
 

@@ -31,7 +31,7 @@ from clew.types import (
     ReturnType,
     SelfType,
 )
-from clew.workflow._interceptor import StartActivityInput, StartLocalActivityInput
+from clew.workflow._interceptor import StartActivityInput
 from clew.workflow._runtime import current
 
 UNSET: Final[Any] = object()
@@ -376,63 +376,6 @@ def activity_input(
         versioning_intent,
         summary,
         priority,
-        arg_types,
-        ret_type,
-    )
-
-
-def local_activity_input(
-    activity: Any,
-    arg: Any,
-    args: Sequence[Any],
-    result_type: Any | None,
-    *,
-    schedule_to_close_timeout: timedelta | None = None,
-    schedule_to_start_timeout: timedelta | None = None,
-    start_to_close_timeout: timedelta | None = None,
-    retry_policy: RetryPolicy | None = None,
-    local_retry_threshold: timedelta | None = None,
-    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL,
-    activity_id: str | None = None,
-    summary: str | None = None,
-    durable: str = "step",
-) -> StartLocalActivityInput:
-    """Read one call of a local activity; see `start_local_activity`."""
-    name, arg_types, ret_type = activity_name_and_types(activity, result_type)
-    if start_to_close_timeout is None and schedule_to_close_timeout is None:
-        raise ValueError(no_timeout_message(name))
-    if durable not in ("step", "batch"):
-        raise ValueError(f"durable={durable!r} of local activity {name!r} must be 'step' or 'batch'.")
-    if (
-        type(start_to_close_timeout) is not timedelta
-        or schedule_to_close_timeout is not None
-        or schedule_to_start_timeout is not None
-        or local_retry_threshold is not None
-    ):
-        check_durations(
-            f"local activity {name!r}",
-            schedule_to_close_timeout=schedule_to_close_timeout,
-            schedule_to_start_timeout=schedule_to_start_timeout,
-            start_to_close_timeout=start_to_close_timeout,
-            local_retry_threshold=local_retry_threshold,
-        )
-    if activity_id is not None or summary is not None:
-        check_texts(f"local activity {name!r}", activity_id=activity_id, summary=summary)
-    if retry_policy is not None:
-        check_policy_types(f"local activity {name!r}", retry_policy)
-    return StartLocalActivityInput(
-        name,
-        (arg,) if arg is not UNSET and not args else one_or_many(arg, args, f"local activity {name!r}"),
-        activity_id,
-        schedule_to_close_timeout,
-        schedule_to_start_timeout,
-        start_to_close_timeout,
-        retry_policy,
-        local_retry_threshold,
-        cancellation_type,
-        {},
-        summary,
-        durable,
         arg_types,
         ret_type,
     )

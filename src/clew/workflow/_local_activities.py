@@ -26,8 +26,8 @@ from clew.workflow._activities import (
     ActivityHandle,
     LocalActivityConfig,
     _call_of,
-    local_activity_input,
 )
+from clew.workflow._local_calls import local_activity_call, local_arguments
 from clew.workflow._runtime import current
 
 
@@ -82,7 +82,8 @@ def start_local_activity(
         TypeError: It is not an activity, or an option does not exist.
         EncodeError: An argument cannot be converted, or is too large.
     """
-    return current().start_local_activity(local_activity_input(activity, arg, args, result_type, **options))
+    call = local_activity_call(activity, result_type, options)
+    return current().start_local_activity(call, local_arguments(call, arg, args))
 
 
 @overload
@@ -126,21 +127,29 @@ async def execute_local_activity(
     Raises:
         ActivityError: It failed for good; its cause says why.
     """
-    return await current().execute_local_activity(local_activity_input(activity, arg, args, result_type, **options))
+    call = local_activity_call(activity, result_type, options)
+    arguments, runtime = local_arguments(call, arg, args), current()
+    result = runtime.take_recorded_step(call, arguments)
+    return result if result is not UNSET else await runtime.execute_local_activity(call, arguments)
+
+
+_execute: Any = execute_local_activity
+"""Without its overloads, which the forms below have in their own shape."""
 
 
 def start_local_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Unpack[LocalActivityConfig]
 ) -> ActivityHandle[Any]:
     """Start a local activity that is the ``__call__`` of a class; see `start_local_activity`."""
-    return current().start_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
+    call = local_activity_call(_call_of(activity), None, options)
+    return current().start_local_activity(call, local_arguments(call, arg, args))
 
 
 async def execute_local_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Unpack[LocalActivityConfig]
 ) -> Any:
     """Run a local activity that is the ``__call__`` of a class; see `execute_local_activity`."""
-    return await current().execute_local_activity(local_activity_input(_call_of(activity), arg, args, None, **options))
+    return await _execute(_call_of(activity), arg, args=args, **options)
 
 
 @overload
@@ -171,7 +180,8 @@ def start_local_activity_method(
     activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
 ) -> ActivityHandle[Any]:
     """Start a local activity that is a method, given unbound as ``Class.method``; see `start_local_activity`."""
-    return current().start_local_activity(local_activity_input(activity, arg, args, None, **options))
+    call = local_activity_call(activity, None, options)
+    return current().start_local_activity(call, local_arguments(call, arg, args))
 
 
 @overload
@@ -202,4 +212,4 @@ async def execute_local_activity_method(
     activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
 ) -> Any:
     """Run a local activity that is a method, given unbound as ``Class.method``; see `execute_local_activity`."""
-    return await current().execute_local_activity(local_activity_input(activity, arg, args, None, **options))
+    return await _execute(activity, arg, args=args, **options)

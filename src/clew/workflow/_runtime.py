@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from uuid import UUID
 
 from clew.common import (
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
         ContinueAsNewInput,
         StartActivityInput,
         StartChildWorkflowInput,
-        StartLocalActivityInput,
     )
+    from clew.workflow._local_calls import LocalActivityCall
 
-LOOP_ATTRIBUTE = "clew_runtime"
+_running_loop: Final[Callable[[], Any]] = asyncio._get_running_loop
 """The attribute of a workflow's event loop that holds its runtime."""
 
 
@@ -201,9 +201,13 @@ class Runtime(ABC):
     @abstractmethod
     def execute_activity(self, input: StartActivityInput) -> Awaitable[Any]: ...
     @abstractmethod
-    def start_local_activity(self, input: StartLocalActivityInput) -> ActivityHandle[Any]: ...
+    def start_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> ActivityHandle[Any]: ...
     @abstractmethod
-    def execute_local_activity(self, input: StartLocalActivityInput) -> Awaitable[Any]: ...
+    def execute_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> Awaitable[Any]: ...
+
+    take_recorded_step: Callable[[LocalActivityCall, Sequence[Any]], Any]
+    """The result of a local activity if history tells it next, else ``UNSET``; for coroutines that await it."""
+
     @abstractmethod
     def start_child_workflow(
         self,
@@ -269,8 +273,7 @@ class Runtime(ABC):
 
 def maybe_current() -> Runtime | None:
     """Give the runtime of the workflow that the calling code belongs to; None outside of workflows."""
-    loop = asyncio._get_running_loop()
-    return cast("Runtime | None", getattr(loop, LOOP_ATTRIBUTE, None))
+    return cast("Runtime | None", getattr(_running_loop(), "clew_runtime", None))
 
 
 def current() -> Runtime:
@@ -279,10 +282,11 @@ def current() -> Runtime:
     Raises:
         NotInWorkflowError: The code is not part of a running workflow.
     """
-    runtime = getattr(asyncio._get_running_loop(), LOOP_ATTRIBUTE, None)
-    if runtime is None:
+    try:
+        runtime: Runtime = _running_loop().clew_runtime
+    except AttributeError:
         raise NotInWorkflowError(
             "This is only available to workflow code, but was called outside of a running workflow. Call it from a "
             "method of a @workflow.defn class, or ask workflow.in_workflow() first."
-        )
-    return cast(Runtime, runtime)
+        ) from None
+    return runtime

@@ -1,0 +1,168 @@
+"""Histories of one shape, and the machine that replays them: what a resumed run costs before it goes on.
+
+Owns: how such a history looks and how it is replayed. Never: measures (``opcodes`` and ``growth`` do), or has a store.
+
+How it works: the events are what the engine records for a run of `benchmarks.workflows`, in their stored form; decoded
+from it once, as a worker gets them. They end where the run waits, with a workflow task under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from benchmarks import workflows
+from clew.converter import DataConverter
+from clew.model import events as e
+from clew.replay import MachineOptions, WorkflowMachine
+from clew.replay.commands import LOCAL_ACTIVITY_MARKER
+from clew.replay.local_activities import MarkerData
+from clew.workflow._definition import Definition
+
+TIME: Final = datetime(2030, 1, 1, tzinfo=UTC)
+_STEP: Final = timedelta(milliseconds=1)
+_TIMEOUT: Final = timedelta(seconds=10)
+
+History = list[e.Event]
+
+
+def _begin(workflow_type: str, count: int) -> History:
+    return [
+        e.WorkflowExecutionStarted(
+            event_id=1,
+            event_time=TIME,
+            workflow_id="w",
+            workflow_type=workflow_type,
+            task_queue="bench",
+            input=(_json(count),),
+            original_execution_run_id="run",
+            first_execution_run_id="run",
+            workflow_task_timeout=timedelta(seconds=10),
+        ),
+        e.WorkflowTaskScheduled(event_id=2, event_time=TIME, task_queue="bench", start_to_close_timeout=_TIMEOUT),
+        e.WorkflowTaskStarted(event_id=3, event_time=TIME, scheduled_event_id=2),
+    ]
+
+
+def local_steps(count: int) -> History:
+    """So many finished local steps, in one workflow task that goes on."""
+    events = _begin("LocalSequence", count + 1)
+    for number in range(count):
+        data = MarkerData(activity_id=f"no_op-local-{number + 1}", activity_type="no_op")
+        events.append(
+            e.MarkerRecorded(
+                event_id=len(events) + 1,
+                event_time=TIME + number * _STEP,
+                marker_name=LOCAL_ACTIVITY_MARKER,
+                details={"data": (msgspec.Raw(msgspec.json.encode(data)),), "result": (_json(number),)},
+            )
+        )
+    return _stored(events)
+
+
+def activities(count: int) -> History:
+    """So many finished activities, one after the other: six events each."""
+    events = _begin("Sequence", count + 1)
+    for number in range(count):
+        at, time_then = len(events), TIME + number * _STEP
+        events += [
+            e.WorkflowTaskCompleted(
+                event_id=at + 1, event_time=time_then, scheduled_event_id=at - 1, started_event_id=at
+            ),
+            e.ActivityTaskScheduled(
+                event_id=at + 2,
+                event_time=time_then,
+                activity_id=f"no_op-{number + 1}",
+                activity_type="no_op",
+                task_queue="bench",
+                input=(_json(number),),
+                start_to_close_timeout=timedelta(minutes=5),
+                workflow_task_completed_event_id=at + 1,
+            ),
+            e.ActivityTaskStarted(event_id=at + 3, event_time=time_then, scheduled_event_id=at + 2),
+            e.ActivityTaskCompleted(
+                event_id=at + 4,
+                event_time=time_then,
+                scheduled_event_id=at + 2,
+                started_event_id=at + 3,
+                result=(_json(number),),
+            ),
+            e.WorkflowTaskScheduled(
+                event_id=at + 5, event_time=time_then, task_queue="bench", start_to_close_timeout=_TIMEOUT
+            ),
+            e.WorkflowTaskStarted(event_id=at + 6, event_time=time_then, scheduled_event_id=at + 5),
+        ]
+    return _stored(events)
+
+
+def replay(history: Sequence[e.Event], workflow_class: type = workflows.LocalSequence) -> WorkflowMachine:
+    """Replay a history on a new machine."""
+    definition = Definition.must_from_class(workflow_class)
+    converter = DataConverter.default
+    machine = WorkflowMachine(
+        definition=definition,
+        namespace="default",
+        task_queue="bench",
+        workflow_id="w",
+        run_id="run",
+        workflow_type=definition.name or "",
+        payload_converter=converter.payload_converter,
+        failure_converter=converter.failure_converter,
+        options=MachineOptions(runs_local_activities=True),
+    )
+    machine.replay(history)
+    return machine
+
+
+def _json(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(list[e.Event]).decode
+
+
+def _stored(events: History) -> History:
+    return _decode(_encode(events))
+
+
+SHAPES: Final[dict[str, tuple[Callable[[int], History], type, int]]] = {
+    "local steps": (local_steps, workflows.LocalSequence, 1),
+    "activities": (activities, workflows.Sequence, 6),
+}
+"""How the history is made, what replays it, and the events of one step."""
+
+
+def main() -> None:
+    """Print the processor time of a replay of 5,000 and of 50,000 events."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replaying", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--events", type=int, nargs="*", default=[5_000, 50_000])
+    options = parser.parse_args()
+    for name, (make, workflow_class, events_a_step) in SHAPES.items():
+        for size in options.events:
+            history = make(size // events_a_step)
+            data = _encode(history)
+            replayed, decoded = list[float](), list[float]()
+            for _ in range(options.runs):
+                clock = time.process_time()
+                _decode(data)
+                decoded.append(time.process_time() - clock)
+                clock = time.process_time()
+                machine = replay(history, workflow_class)
+                replayed.append(time.process_time() - clock)
+                machine.evict()
+            print(
+                f"{name}, {len(history)} events: replay {1e3 * statistics.median(replayed):.1f} ms "
+                f"(least {1e3 * min(replayed):.1f}), decoding {1e3 * statistics.median(decoded):.1f} ms"
+            )
+
+
+if __name__ == "__main__":
+    main()
