@@ -32,10 +32,12 @@ PYTHON
 audit)
     "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
     "$work/clew/bin/python" -m pip freeze --exclude-editable --exclude clew >"$work/frozen.txt"
-    # Strict: what could not be looked up counts as a failure, not as harmless. AUDIT_SERVICE=osv asks another service
-    # than PyPI, where an index stands before that which does not know single versions.
-    "$work/tools/bin/pip-audit" --requirement "$work/frozen.txt" --disable-pip --no-deps --strict --progress-spinner off \
-        --vulnerability-service "${AUDIT_SERVICE:-pypi}"
+    # AUDIT_SERVICE=osv asks another service than PyPI. It fails for what it finds and for what it cannot reach alike:
+    # the verdict on its report, and on what that leaves out, is another's.
+    rm -f "$out/audit.json"
+    "$work/tools/bin/pip-audit" --requirement "$work/frozen.txt" --disable-pip --no-deps --progress-spinner off \
+        --vulnerability-service "${AUDIT_SERVICE:-pypi}" --format json --output "$out/audit.json" || true
+    "$work/tools/bin/python" "$root/scripts/audit.py" "$work/frozen.txt" "$out/audit.json"
     ;;
 *)
     echo "usage: scripts/sbom.sh PYTHON sbom|audit" >&2
