@@ -35,6 +35,7 @@ class Program:
     def __init__(self, log: Path, module: str, *arguments: str) -> None:
         self.log = log
         self._command = [sys.executable, "-m", module, *arguments]
+        self._ready = ""
         self._process: asyncio.subprocess.Process | None = None
         self._said_from = 0
 
@@ -44,6 +45,7 @@ class Program:
         Raises:
             AssertionError: It ended by itself, or was not ready in time.
         """
+        self._ready = ready
         self._said_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -53,6 +55,11 @@ class Program:
             while ready not in self.said():
                 assert self._process.returncode is None, f"it ended: {self.said()[-3000:]}"
                 await asyncio.sleep(0.01)
+
+    async def start_again(self) -> None:
+        """After it was killed: wait for its end, and start it as before."""
+        await self.end()
+        await self.start(self._ready)
 
     def said(self) -> str:
         """What it has said since its last start."""

@@ -1,7 +1,8 @@
 """Kills at commit after commit while rounds of the mixed workload go on.
 
 Owns: `Point`, one kill to make; `Sweep`, which has nodes die at their points, one point a life, until none is left, and
-then has everything checked. Never: how a node is made to die there (it is given that).
+then has everything checked; `Mortal`, who dies now and then beside them: workers, callers. Never: how a node is made to
+die there (it is given that).
 
 How it works: the n-th commit of a node is counted from its start, so the first points fall into its recovery of what
 its last life left half done, and later ones into all that the rounds ask for. A round is begun with each life and every
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.crash.nodes import Node
+from tests.crash.nodes import Node, Program
 from tests.crash.rounds import SECONDS_MAX, Rounds
 
 _ROUNDS_WIDTH = 6
@@ -26,6 +27,16 @@ _ROUNDS_WIDTH = 6
 
 _ROUND_SECONDS = 0.7
 """A node that lives on gets a further round after so long."""
+
+_KILLS_BETWEEN = 12
+"""Another process than a node is killed after so many deaths of nodes; what it had is given up after half a minute."""
+
+
+class Mortal(NamedTuple):
+    """Who is killed now and then, and started again: a word for the record, and the process."""
+
+    what: str
+    program: Program
 
 
 class Point(NamedTuple):
@@ -57,6 +68,7 @@ class Sweep:
         points: The kills to make, each by whichever node is started next.
         nodes: Those that are killed.
         arm: Called before each life with the node and its point (None: live on); for kills from outside.
+        others: Killed in turn, at whatever they are about, each time that so many nodes have died.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class Sweep:
         points: Sequence[Point],
         nodes: Sequence[Node],
         arm: Callable[[Node, Point | None], None] | None = None,
+        others: Sequence[Mortal] = (),
     ) -> None:
         self.rounds = rounds
         self.kills: Counter[str] = Counter()
@@ -73,11 +86,17 @@ class Sweep:
         self._arm = arm
         self._numbers = itertools.count()
         self._under_way: set[asyncio.Task[None]] = set()
+        self.others_killed: Counter[str] = Counter()
+        self._others = itertools.cycle(others)
+        self._has_others = bool(others)
+        self._coming_back: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Make all kills; when this returns, all nodes live on and all rounds came to their ends."""
         await asyncio.gather(*map(self._keep, self._nodes))
         self._begin_round()
+        if self._coming_back is not None:
+            await self._coming_back
         await asyncio.gather(*self._under_way)
 
     async def _keep(self, node: Node) -> None:
@@ -86,7 +105,18 @@ class Sweep:
             if await self._live(node, point):
                 await self._load_until_dead(node, point)
             self.kills[point.how] += 1
+            if self._has_others and self.kills.total() % _KILLS_BETWEEN == _KILLS_BETWEEN // 2:
+                await self._kill_another()
         assert await self._live(node, None), "a node without a point lives"
+
+    async def _kill_another(self) -> None:
+        """Kill one of the others; it comes back while nodes go on dying."""
+        if self._coming_back is not None:
+            await self._coming_back
+        what, program = next(self._others)
+        self.others_killed[what] += 1
+        program.kill()
+        self._coming_back = asyncio.ensure_future(program.start_again())
 
     async def _live(self, node: Node, point: Point | None) -> bool:
         if self._arm is not None:

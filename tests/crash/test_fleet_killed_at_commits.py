@@ -19,7 +19,7 @@ from tests.crash.commit_proxy import WAYS, CommitProxy
 from tests.crash.nodes import Breeder, Node, Program, free_port
 from tests.crash.records import record
 from tests.crash.rounds import Rounds
-from tests.crash.sweep import Point, Sweep, spread
+from tests.crash.sweep import Mortal, Point, Sweep, spread
 from tests.postgres.databases import create_database
 
 pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="kills with SIGKILL"), pytest.mark.e2e]
@@ -67,10 +67,18 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
             at, how = point or (0, "")
             proxy.arm(at, how, node.kill)
 
-        sweep = Sweep(rounds, spread(WAYS, LAST_WRITE, KILLS), [doomed], arm)
+        others = [Mortal("worker", worker) for worker in workers]
+        sweep = Sweep(rounds, spread(WAYS, LAST_WRITE, KILLS), [doomed], arm, others)
         await sweep.run()
         assert sweep.kills.total() == KILLS
         told = await rounds.check(dsn)
         for program in (*workers, *nodes):
             await program.stop()
-        record("fleet_postgres", began, kills=dict(sweep.kills), nodes=NODES, **told)
+        record(
+            "fleet_postgres",
+            began,
+            kills=dict(sweep.kills),
+            others_killed=dict(sweep.others_killed),
+            nodes=NODES,
+            **told,
+        )

@@ -18,7 +18,7 @@ from tests.crash.killed_server import WAYS
 from tests.crash.nodes import Breeder, Node, Program, free_port
 from tests.crash.records import record
 from tests.crash.rounds import Rounds
-from tests.crash.sweep import Sweep, spread
+from tests.crash.sweep import Mortal, Sweep, spread
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at SQLite through ldd"),
@@ -49,10 +49,10 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
         await rounds.see_through("peace")
         server.kill()
         await server.wait_killed()
-        sweep = Sweep(rounds, spread(WAYS, LAST_COMMIT, KILLS), [server])
+        sweep = Sweep(rounds, spread(WAYS, LAST_COMMIT, KILLS), [server], others=[Mortal("worker", worker)])
         await sweep.run()
         assert sweep.kills.total() == KILLS
         told = await rounds.check(database)
         await worker.stop()
         await server.stop()
-        record("server_sqlite", began, kills=dict(sweep.kills), **told)
+        record("server_sqlite", began, kills=dict(sweep.kills), others_killed=dict(sweep.others_killed), **told)
