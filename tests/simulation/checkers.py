@@ -16,6 +16,7 @@ from clew.converter import DataConverter
 from clew.core.evolve import fold
 from clew.core.facts import durable_facts
 from clew.model import events as e
+from clew.model.failure import TimeoutType
 from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
 from clew.workflow._definition import Definition
@@ -452,6 +453,16 @@ def check_undisturbed_runs_complete(world: World) -> None:
         _require(
             status is COMPLETED, "law 6", f"{chain[-1].workflow_id} ended as {status.value}: {chain[-1].events[-1]}"
         )
+
+
+def check_tasks_in_calm(world: World) -> None:
+    """Where nothing goes wrong, no workflow task is left without an answer until its time is over."""
+    if not world.plan.is_calm:
+        return
+    for run in world.record.runs.values():
+        for event in run.events:
+            if isinstance(event, e.WorkflowTaskTimedOut) and event.timeout_type is TimeoutType.START_TO_CLOSE:
+                raise LawBroken(f"law 11: {run.workflow_id}: nobody answered a workflow task: {event}")
 
 
 # --- linearizability --------------------------------------------------------------------------------------------------

@@ -50,6 +50,8 @@ class StoreFaults(msgspec.Struct):
         lose: It is done, and the answer is an error.
         slow: It takes up to `slow_seconds` more.
         crash_before, crash_after: The node dies just before or just after it was done, before the answer.
+        commits_only: All but slowness befalls commits alone, so that what follows a lost one goes on at once.
+        here: No misfortune: a commit is over before the call returns, as on a quick disk (the model store alone).
     """
 
     refuse: float = 0.0
@@ -58,6 +60,8 @@ class StoreFaults(msgspec.Struct):
     slow_seconds: float = 0.5
     crash_before: float = 0.0
     crash_after: float = 0.0
+    commits_only: bool = False
+    here: float = 0.0
 
 
 class Disk(Protocol):
@@ -224,6 +228,7 @@ class NodeStore:
         self._on_commit = on_commit
         self._crash = crash
         self._last_at = 0.0
+        self._last_commit: asyncio.Future[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not callable(getattr(self._store, name)):
@@ -239,9 +244,38 @@ class NodeStore:
         at = loop.time() + delay
         if name in ORDERED or name in CLOSING:
             at = self._last_at = max(at, self._last_at + 1e-7)
-        fate = "" if name in CLOSING else self._draw_fate(faults)
+        is_spared = name in CLOSING or (faults.commits_only and name not in ORDERED)
+        fate = "" if is_spared else self._draw_fate(faults)
+        if name in ORDERED:
+            before, self._last_commit = self._last_commit, answer
+            if faults.here and (before is None or before.done()) and self._is_done_here(faults, fate):
+                self._commit_here(args[0], answer, fate)
+                return answer
         loop.post(self._disk.lane, at - loop.time(), self._execute, name, args, kwargs, answer, fate)
         return answer
+
+    def _is_done_here(self, faults: StoreFaults, fate: str) -> bool:
+        is_able = isinstance(self._disk, ModelDisk) and not self._disk.is_server and not fate.startswith("crash")
+        return is_able and self._chance.random() < faults.here
+
+    def _commit_here(self, units: Any, answer: asyncio.Future[Any], fate: str) -> None:
+        error: BaseException | None = None
+        outcomes: list[CommitStatus] = []
+        if fate == "refuse":
+            error = StoreUnavailable("simulated: a commit was refused at once")
+        elif self._is_full():
+            error = StoreFull("simulated: no room")
+        else:
+            done = self._store.commit_if_current(units)
+            assert isinstance(done, asyncio.Future), "the model store needs no time"
+            error = done.exception()
+            outcomes = [] if error is not None else done.result()
+            for unit, status in zip(units if outcomes else (), outcomes, strict=True):
+                self._on_commit(unit, status)
+            if fate == "lose":
+                error = StoreUnavailable("simulated: the answer to a commit was lost at once")
+        self._loop.note(f"{self._lane.name} commits here {fate} {'' if error is None else error!r}")
+        _settle(answer, outcomes, error)
 
     def _draw_fate(self, faults: StoreFaults) -> str:
         drawn = self._chance.random()

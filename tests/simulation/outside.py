@@ -1,7 +1,7 @@
 """The world that activities act on: a bank and a count, both of which honour idempotency keys.
 
-Owns: what was done, under which key and by which attempt; the check that a key always stands for the same intention.
-Never: trusts the engine for any of it.
+Owns: what was done, under which key and by which attempt; the checks that a key always stands for the same intention,
+and that nobody acts on what is not durable. Never: trusts the engine for any of it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from clew.model.events import ActivityTaskScheduled
+from clew.model.inputs import TaskToken
 from clew.service.requests import ActivityTask
+from tests.simulation.record import Record
 
 BALANCE = 1_000
 
+VIRTUAL_EVENTS = 2
+"""Events of a workflow task that is not in history before its answer is: its schedule and its start."""
+
 
 class Outside:
-    """See the module docstring."""
+    """See the module docstring.
 
-    def __init__(self, accounts: tuple[str, ...]) -> None:
+    Args:
+        accounts: Of the bank.
+        record: What is durable.
+    """
+
+    def __init__(self, accounts: tuple[str, ...], record: Record) -> None:
+        self._record = record
         self.balances = dict.fromkeys(accounts, BALANCE)
         self.done: dict[str, tuple[Any, int]] = {}
         """What took effect under each key, and what was answered."""
@@ -29,14 +41,25 @@ class Outside:
         """By run id and scheduled event: the attempt whose completion the engine said it had taken."""
         self.complaints: list[str] = []
 
-    def note_begin(self, task: ActivityTask, key: str, values: dict[str, Any]) -> None:
-        """An attempt begins."""
+    def note_begin(self, task: ActivityTask, key: str, values: dict[str, Any], asked_in: TaskToken | None) -> None:
+        """An attempt begins; that of a local step was asked for in a workflow task."""
         self.begun[key] += 1
         self.inputs[key] = values
         owner = (task.token.workflow_id, task.activity_id)
         if self.owners.setdefault(key, owner) != owner:
             self.complaints.append(f"law 7: one idempotency key for {self.owners[key]} and {owner}")
         self.keys.setdefault((task.token.run_id, *owner), set()).add(key)
+        if not self._is_asked_for(task, asked_in):
+            self.complaints.append(f"law 3: activity {owner} begins, and what asks for it is not durable")
+
+    def _is_asked_for(self, task: ActivityTask, asked_in: TaskToken | None) -> bool:
+        """Whether the store holds what this attempt rests on: its schedule, or, of a local step, its workflow task."""
+        run, event_id = self._record.by_run_id.get(task.token.run_id), task.token.scheduled_event_id
+        if run is None:
+            return False
+        if asked_in is not None:
+            return len(run.events) + VIRTUAL_EVENTS >= asked_in.started_event_id
+        return len(run.events) >= event_id and isinstance(run.events[event_id - 1], ActivityTaskScheduled)
 
     def note_verdict(self, task: ActivityTask, error: BaseException | None) -> None:
         """The engine took, or refused, the completion of an attempt."""

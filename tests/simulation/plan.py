@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tests.simulation.ahead import is_early, with_early_tasks
 from tests.simulation.disks import StoreFaults
 from tests.simulation.wire import WireFaults
 
@@ -79,6 +80,11 @@ class Plan(msgspec.Struct, frozen=True):
     hints_lost: float = 0.0
     inside: bool = False
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing goes wrong, apart from what chance does to the order and the pace of things."""
+        return not self.faults and self.store_faults == StoreFaults() and self.wire_faults == WireFaults()
+
 
 def make_plan(seed: int, store: str = "") -> Plan:
     """The plan of a seed.
@@ -111,6 +117,8 @@ def make_plan(seed: int, store: str = "") -> Plan:
         seconds=seconds,
         inside=random.Random(f"inside:{seed}").random() < 0.4,
     )
+    if is_early(seed):
+        plan = with_early_tasks(plan, Action)
     return with_resets(plan) if seed % RESETS_SHARE == RESETS_SHARE - 1 else plan
 
 
@@ -299,8 +307,11 @@ class _Maker:
 
     def _activity(self) -> dict[str, Any]:
         chance = self._chance
+        value = self._next()
         return {
-            "value": self._next(),
+            "value": value,
+            # Those without a policy take the express way.
+            "is_plain": value % 2 == 0,
             "takes": round(chance.choice((0.0, 0.01, 0.3, 4.0)) * (0.5 + chance.random()), 3),
             "fails": chance.choice((0, 0, 0, 1, 3)),
             "heartbeat": chance.choice((0, 0, 1.0)),

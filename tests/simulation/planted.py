@@ -90,6 +90,13 @@ FAULTS: tuple[Fault, ...] = (
         "tell()",
     ),
     Fault(
+        "question-refused-before-durable",
+        "a question is refused for the close of a run that may yet be lost",
+        "clew.engine.queries:QueryDesk.ask",
+        "while entry.unsettled_count and not entry.state.is_open:",
+        "while False:",
+    ),
+    Fault(
         "close-and-successor-apart",
         "a run's close and the run that follows are written one after the other",
         "clew.engine.pipeline:CommitPipeline.submit_together",
@@ -231,8 +238,8 @@ FAULTS: tuple[Fault, ...] = (
         "message-never-removed",
         "a message that was delivered stays",
         "clew.engine.outbox:Outbox._record",
-        "await self._apply(sender, decide, row.message_id)",
-        "await self._apply(sender, decide, None)",
+        "row.message_id if is_one_commit else None",
+        "None",
     ),
     Fault(
         "message-removed-first",
@@ -344,6 +351,20 @@ FAULTS: tuple[Fault, ...] = (
         "run.is_void = run.is_early",
         "pass",
     ),
+    Fault(
+        "early-asked-while-ahead",
+        "a worker is asked while it knows of what is not durable",
+        "clew.engine.queries:_is_direct",
+        "if entry.unsettled_count:",
+        "if False:",
+    ),
+    Fault(
+        "commit-over-at-once-is-never-noticed",
+        "what a commit has done that is over before its call returns is never told",
+        "clew.engine.pipeline:CommitPipeline._flush",
+        "self._settle(heads, future)",
+        "pass",
+    ),
     # --- the worker's half
     Fault(
         "signals-after-the-end",
@@ -360,6 +381,13 @@ FAULTS: tuple[Fault, ...] = (
         "if False:",
     ),
     # --- what the simulation once found for real
+    Fault(
+        "once-asked-before-durable",
+        "code that has answered its task is asked although the answer is not durable",
+        "clew.engine.queries:_is_direct",
+        "if entry.unsettled_count:",
+        "if entry.early is not None:",
+    ),
     Fault(
         "once-versions-counted",
         "of two writes decided after a lost answer the second finds the version of another write",

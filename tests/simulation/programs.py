@@ -36,6 +36,8 @@ class Program:
         self.updates: list[int] = list(program.get("updates", ()))
         self.patches = 0
         self.is_named: bool = program.get("is_named", False)
+        self.heard = 0
+        """Results of activities that this run was told."""
 
     @workflow.run
     async def run(self, program: dict[str, Any]) -> dict[str, Any]:
@@ -69,20 +71,25 @@ class Program:
             raise ValueError("a value below zero is refused")
 
     @workflow.query
-    def seen(self) -> list[int]:
-        return self.signals
+    def seen(self) -> dict[str, Any]:
+        """What the code knows, all of which must be durable by the time that somebody is told."""
+        run_id = workflow.info().run_id
+        return {"run_id": run_id, "heard": self.heard, "signals": self.signals, "updates": len(self.updates)}
 
     async def do(self, step: dict[str, Any]) -> int:
         """One step, and what it counts."""
         given: int = await getattr(self, f"do_{step['do']}")(step)
         return given
 
-    async def act(self, step: dict[str, Any], retry: RetryPolicy = FAST_RETRY, name: str = "work") -> int:
+    async def act(self, step: dict[str, Any], retry: RetryPolicy | None = FAST_RETRY, name: str = "work") -> int:
+        if step.get("is_plain") and retry is FAST_RETRY:
+            retry = None
         heartbeat = timedelta(seconds=step["heartbeat"]) if step.get("heartbeat") else None
         given: int = await workflow.execute_activity(
             name, step, start_to_close_timeout=timedelta(seconds=20), heartbeat_timeout=heartbeat, retry_policy=retry,
             result_type=int, activity_id=step.get("name"),
         )  # fmt: skip
+        self.heard += 1
         return given
 
     async def do_act(self, step: dict[str, Any]) -> int:
@@ -109,6 +116,10 @@ class Program:
 
     async def do_all(self, step: dict[str, Any]) -> int:
         return sum(await asyncio.gather(*(self.do(one) for one in step["steps"])))
+
+    async def do_branch(self, step: dict[str, Any]) -> int:
+        """Steps one after the other, beside other branches: what comes next depends on whose step is done first."""
+        return sum([await self.do(one) for one in step["steps"]])
 
     async def do_race(self, step: dict[str, Any]) -> int:
         try:
@@ -229,7 +240,7 @@ def expected(steps: list[dict[str, Any]]) -> tuple[int, int] | None:
                 low, high = low + value, high + value
             case "once" | "race":
                 high += value
-            case "all":
+            case "all" | "branch":
                 inner = expected(step["steps"])
                 if inner is None:
                     return None

@@ -10,6 +10,8 @@ must hold what was acknowledged (law 3).
 
 from __future__ import annotations
 
+from typing import Any
+
 from clew.core.codec import decode_state
 from clew.core.state import ExecutionState
 from clew.model import events as e
@@ -134,6 +136,22 @@ class Record:
             for event in run.events
             if isinstance(event, e.WorkflowExecutionUpdateCompleted) and event.update_id == update_id
         ]
+
+    def what_is_ahead(self, seen: dict[str, Any]) -> str:
+        """What workflow code said that it knows, and the store does not hold; empty when it holds everything."""
+        run = self.by_run_id.get(seen["run_id"])
+        if run is None:
+            return f"run {seen['run_id']}"
+        results = sum(isinstance(event, e.ActivityTaskCompleted) for event in run.events)
+        if seen["heard"] > results:
+            return f"{seen['heard']} results of activities, but {results}"
+        runs = self.runs_of(run.workflow_id)
+        events = [event for one in runs for event in one.events]
+        signals = sum(isinstance(event, e.WorkflowExecutionSignaled) for event in events)
+        updates = sum(isinstance(event, e.WorkflowExecutionUpdateAccepted) for event in events)
+        if len(seen["signals"]) > signals or seen["updates"] > updates:
+            return f"what was told of {run.workflow_id} ({seen}), but {signals} signals and {updates} updates"
+        return ""
 
 
 CLOSES = (

@@ -8,6 +8,8 @@ in the order of that day; these do not depend on it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -17,8 +19,6 @@ import msgspec
 import pytest
 
 from clew import workflow
-from clew.adapters import SystemEntropy
-from clew.engine import Engine
 from clew.engine.ids import IdBlocks, TimedIds
 from clew.engine.matching import CLAIM_LEASE, CLAIM_RETRY_SECONDS
 from clew.engine.starts import shard_of
@@ -30,43 +30,22 @@ from clew.ports.store import Store, StoreFull, StoreUnavailable
 from clew.replay import LocalActivityOutcome, LocalActivityRequest, MachineOptions
 from clew.service import requests as r
 from clew.service.errors import RPCError
-from clew.stores import open_by_address
 from clew.testing import ManualClock
-from clew.testing.faults import Faults
 from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
 from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
+from tests.simulation.asking_regressions import (
+    a_question_is_asked_twice,
+    a_question_is_asked_while_an_answer_is_on_its_way,
+    a_question_is_refused_for_a_close_that_is_not_durable_yet,
+    a_run_closes_with_an_update_that_a_caller_knows_as_accepted,
+)
 from tests.simulation.early_regressions import EARLY_REGRESSIONS
+from tests.simulation.faulty_shop import FaultyShop, in_shop, until
 from tests.unit.replay.story import Story, WorkerDied
 from tests.unit.replay.story import payloads as story_payloads
 
 SECOND = timedelta(seconds=1)
 CAUSE = WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
-
-
-class FaultyShop(Shop):
-    """A shop whose store does as the test says."""
-
-    def __init__(self, path: str = "sqlite::memory:") -> None:
-        super().__init__(path)
-        self.faults = Faults()
-
-    async def open(self) -> None:
-        """Open the store and start an engine on it, with the faults between them."""
-        clock = self.clock.attach(asyncio.get_running_loop())
-        store, *_ = await open_by_address(self.path, clock=clock)
-        self.engine = Engine(self.faults.wrap(store), clock=clock, entropy=SystemEntropy())
-        self.service = self.engine
-        await self.engine.start()
-
-
-async def in_shop(check: Callable[[FaultyShop], Awaitable[None]]) -> None:
-    """Run a check on an engine in memory."""
-    shop = FaultyShop()
-    await shop.open()
-    try:
-        await check(shop)
-    finally:
-        await shop.close()
 
 
 def start_request(request_id: str) -> r.StartWorkflowRequest:
@@ -234,16 +213,6 @@ async def a_condition_holds_until_the_next_signal_begins_its_handler() -> None:
 # --- an engine on a store with faults ---------------------------------------------------------------------------------
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    """Look at every turn of the loop."""
-
-    async def look() -> None:
-        while not holds():
-            await asyncio.sleep(0)
-
-    await soon(look())
-
-
 async def _is_let_go(worker: ScriptedWorker, workflow_id: str) -> None:
     """The run gets a workflow task, whatever others get before."""
     while (await worker.workflow_task()).token.workflow_id != workflow_id:
@@ -291,7 +260,7 @@ async def a_close_is_refused_by_the_store_while_a_child_is_started(shop: FaultyS
         event = await event_of(parent, event_id)
         shop.faults.fail("commit_if_current", StoreFull("no room"), times=1)
         closing.append(asyncio.ensure_future(_terminate(shop)))
-        await _until(lambda: not parent.state.is_open)
+        await until(lambda: not parent.state.is_open)
         return event
 
     outbox._event = close_meanwhile
@@ -307,7 +276,7 @@ async def a_claim_is_made_and_its_answer_lost(shop: FaultyShop) -> None:
     shop.faults.lose_answer("claim_tasks", StoreUnavailable("the answer is lost"))
     worker = await shop.worker()
     # For activities, for the workflow task, and for that once more: it is claimed.
-    await _until(lambda: shop.faults.calls["claim_tasks"] >= 3)
+    await until(lambda: shop.faults.calls["claim_tasks"] >= 3)
     await shop.settle()
     shop.advance(CLAIM_LEASE.total_seconds() + 2 * CLAIM_RETRY_SECONDS)
     assert (await worker.workflow_task()).token.workflow_id == "w1"
@@ -318,7 +287,7 @@ async def a_signal_with_start_is_sent_twice_at_once(shop: FaultyShop) -> None:
     await shop.start(request_id="other")
     held = shop.faults.hold("commit_if_current", times=1)
     first, second = (asyncio.ensure_future(shop.service.signal_with_start(_signal_with_start())) for _ in range(2))
-    await _until(lambda: held.held_count == 1)
+    await until(lambda: held.held_count == 1)
     for _ in range(50):
         await asyncio.sleep(0)
     is_early = first.done() or second.done()
@@ -385,12 +354,31 @@ async def a_node_claims_a_task_that_it_remembers_otherwise() -> None:
 # --- faults that a bounded search for a seed did not show -------------------------------------------------------------
 
 
+async def a_task_is_claimed_and_its_start_not_durable_yet() -> None:
+    """The row is all that is known of the task until then, should the node die."""
+    with tempfile.TemporaryDirectory() as folder:
+        shop = FaultyShop(f"sqlite:{folder}/shop.db")
+        await shop.open()
+        try:
+            await shop.start()
+            await shop.settle()
+            held = shop.faults.hold("commit_if_current", times=1)
+            await shop.worker()
+            await until(lambda: held.held_count == 1)
+            with contextlib.closing(sqlite3.connect(f"{folder}/shop.db")) as store:
+                rows = store.execute("SELECT count(*) FROM tasks").fetchone()
+            held.release()
+            assert rows == (1,)
+        finally:
+            await shop.close()
+
+
 async def a_call_is_refused_for_a_close_that_is_not_durable_yet(shop: FaultyShop) -> None:
     """The refusal has to wait for the commit that it rests on."""
     await shop.start()
     held = shop.faults.hold("commit_if_current", times=1)
     closing = asyncio.ensure_future(_terminate(shop))
-    await _until(lambda: held.held_count == 1)
+    await until(lambda: held.held_count == 1)
     signal = asyncio.ensure_future(shop.signal("late"))
     for _ in range(50):
         await asyncio.sleep(0)
@@ -464,23 +452,6 @@ async def an_attempt_reports_that_is_not_the_last(shop: FaultyShop) -> None:
         await soon(shop.service.complete_activity(r.CompleteActivityRequest(token=first.token)))
 
 
-async def a_question_is_asked_twice(shop: FaultyShop) -> None:
-    """Each is answered by the worker, and by what it says now."""
-    worker = await shop.worker()
-    await shop.start()
-    await worker.complete(await worker.workflow_task())
-    request = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="q")
-    for number in (1, 2):
-        asked = asyncio.ensure_future(shop.service.query_workflow(request))
-        task = await worker.workflow_task()
-        assert task.query is not None
-        result = r.QueryResult(query_id=task.query.query_id, result=payloads(number))
-        answer = r.AnswerQueryRequest(token=task.token, result=result)
-        await soon(shop.service.answer_query(answer))
-        worker.grant()
-        assert (await soon(asked)).result == payloads(number)
-
-
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
@@ -533,9 +504,13 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-another-nodes-version": two_nodes_decide_on_the_same_version,
     "refusal-before-commit": _shop(a_call_is_refused_for_a_close_that_is_not_durable_yet),
     "close-and-successor-apart": _shop(a_run_goes_on_as_new),
+    "once-abandoned-though-done": _shop(a_run_closes_with_an_update_that_a_caller_knows_as_accepted),
+    "row-lost-with-its-claim": a_task_is_claimed_and_its_start_not_durable_yet,
     "recorded-step-runs-again": a_step_that_is_recorded_is_not_run_again,
     "signals-after-the-end": a_signal_comes_with_what_ends_the_run,
     "stale-read": _shop(a_question_is_asked_twice),
+    "once-asked-before-durable": _shop(a_question_is_asked_while_an_answer_is_on_its_way),
+    "question-refused-before-durable": _shop(a_question_is_refused_for_a_close_that_is_not_durable_yet),
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),

@@ -103,7 +103,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         for name in ("slow", "twice", "lose"):
             if getattr(plan.wire_faults, name):
                 yield replace(plan, wire_faults=replace(plan.wire_faults, **{name: 0.0}))
-    for name, least in (("skew", 0.0), ("workers", 1), ("clients", 1), ("inside", False)):
+    for name, least in (("skew", 0.0), ("workers", 1), ("nodes", 1), ("clients", 1), ("inside", False)):
         if getattr(plan, name) != least:
             yield replace(plan, **{name: least})
     for index, call in enumerate(plan.calls):

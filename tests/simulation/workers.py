@@ -27,7 +27,7 @@ from clew.model.limits import LIMITS_DEFAULT
 from clew.service.errors import RPCError
 from clew.service.requests import ActivityTask, WorkerHello, WorkflowTask
 from clew.worker._attempt import Attempt
-from clew.worker._local_activities import LocalActivities
+from clew.worker._local_activities import LocalActivities, LocalRun
 from clew.worker._machines import Machines
 from clew.worker._reports import Report
 from clew.worker._workflow_tasks import WorkflowTasks
@@ -209,17 +209,18 @@ class SimWorker:
         if session is not None:
             session.grant(activity_tasks=1)
 
-    async def perform(self, task: ActivityTask, values: dict[str, Any], key: str | None = None) -> int:
+    async def perform(self, task: ActivityTask, values: dict[str, Any], local: LocalRun | None = None) -> int:
         """What the activity does."""
         takes = values.get("takes", 0.0)
-        self._outside.note_begin(task, key or task.idempotency_key, values)
+        key = task.idempotency_key if local is None else local.make_key()
+        self._outside.note_begin(task, key, values, None if local is None else local.token)
         if takes:
             await asyncio.sleep(takes * (0.5 + self._chance.random()))
         if task.attempt <= values.get("fails", 0):
             raise _Failed(Failure(message="as the program says", info=ApplicationInfo(type="Planned")))
         if task.activity_type == "bank":
-            return self._outside.move(key or task.idempotency_key, values["account"], values["change"])
-        return self._outside.count(key or task.idempotency_key, values["value"])
+            return self._outside.move(key, values["account"], values["change"])
+        return self._outside.count(key, values["value"])
 
     async def _heartbeats(self, task: ActivityTask) -> None:
         while True:
@@ -310,7 +311,7 @@ class _LocalAttempts:
         assert local is not None, "only attempts of local activities come here"
         values = CONVERTER.from_stored(task.input[0], dict)
         try:
-            value = await self._worker.perform(task, values, local.make_key())
+            value = await self._worker.perform(task, values, local)
             attempt.report = CompleteActivityRequest(token=task.token, result=to_stored_payloads(CONVERTER, [value]))
         except _Failed as failed:
             attempt.report = FailActivityRequest(token=task.token, failure=failed.failure)

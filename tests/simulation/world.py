@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.clients import Call, SimClient
+from tests.simulation.clients import Call, SimClient, value_of
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
 from tests.simulation.hints import HintBus
 from tests.simulation.inside import start_inside
@@ -54,6 +54,10 @@ class _Place:
         self.worker: SimWorker | None = None
 
 
+_NOWHERE = _Place(0)
+"""Where the worker would live that a plan without workers speaks of."""
+
+
 class World:
     """See the module docstring."""
 
@@ -63,7 +67,7 @@ class World:
         if keeps_log:
             self.loop.log = []
         self.record = Record()
-        self.outside = Outside(ACCOUNTS)
+        self.outside = Outside(ACCOUNTS, self.record)
         self.disk: Disk = SqliteDisk(self.loop)
         if plan.store == "model":
             self.disk = ModelDisk(self.loop, plan.nodes, plan.shards)
@@ -217,6 +221,8 @@ class World:
                     missing = f"update {call.request_id}"
                 elif found and call.answer.outcome not in [event.outcome for event in found]:
                     missing = f"outcome {call.answer.outcome} of update {call.request_id}; recorded: {found}"
+            case "query":
+                missing = record.what_is_ahead(value_of(call.answer.result))
             case _:
                 pass
         if missing:
@@ -326,7 +332,7 @@ class World:
             self.hints.tell_gap()
 
     def _place(self, action: Action) -> _Place:
-        return self.places[action.who % len(self.places)]
+        return self.places[action.who % len(self.places)] if self.places else _NOWHERE
 
     def _do_crash_worker(self, action: Action) -> None:
         place = self._place(action)

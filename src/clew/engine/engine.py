@@ -257,7 +257,7 @@ class Engine:
             versions=self._versions,
             peers=peers,
         )
-        self._queries = QueryDesk(store, clock, entropy, self._matcher, self._versions)
+        self._queries = QueryDesk(store, clock, entropy, self._matcher, self._versions, self._wait_settled)
         self._asking = Asking(
             queries=self._queries,
             locator=self._locator,
@@ -996,7 +996,10 @@ class Engine:
             self._wake_askers(entry)
 
     def _wake_askers(self, entry: RunEntry) -> None:
-        """Ask what waited for a workflow task, and can be asked without one now."""
+        """Ask what waited for a workflow task, and can be asked without one once all of the run is durable."""
+        self._pipeline.after_current(entry, partial(self._ask_waiting, entry))
+
+    def _ask_waiting(self, entry: RunEntry) -> None:
         for query in self._queries.ask_waiting(entry):
             self._funnel.spawn(self._queries.ask_directly(entry, query))
 

@@ -6,12 +6,15 @@ Never: changes a run.
 How it works: a run with no workflow task pending (or a closed one) is asked *directly*: a task with nothing but the
 question, to the session that has it cached, else to any session of its queue with the full history. While a task is
 pending the question waits and rides on the next one that is started; when that task ends without a follow-up, what is
-unanswered is asked directly. Every question has a deadline, and ends with an error that says what was missing.
+unanswered is asked directly. Code that has answered a task knows what it did there, and nobody else may before that is
+durable: nothing is asked directly while anything of the run is on its way to the store. Every question has a deadline,
+and ends with an error that says what was missing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -58,7 +61,16 @@ class _Asked:
 class QueryDesk:
     """See the module docstring. All methods belong to the engine's loop."""
 
-    def __init__(self, store: Store, clock: Clock, entropy: Entropy, matcher: Matcher, versions: Versions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        matcher: Matcher,
+        versions: Versions,
+        wait_settled: Callable[[RunEntry], Awaitable[None]],
+    ) -> None:
+        self._wait_settled = wait_settled
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -73,6 +85,11 @@ class QueryDesk:
         Raises:
             RPCError: ``no_worker``, ``workflow_not_ready``, ``query_buffer_full``, ``deadline_exceeded``.
         """
+        while entry.unsettled_count and not entry.state.is_open:
+            # That it is closed may yet be lost.
+            await self._wait_settled(entry)
+        if entry.is_discarded:
+            raise _lost()
         rejected = _rejected_status(entry.state, request.reject_condition)
         if rejected is not None:
             return QueryWorkflowResponse(rejected_status=rejected)
@@ -150,14 +167,7 @@ class QueryDesk:
         """The run's memory is gone, and with it the task that was to carry its questions: they are asked again."""
         for query in [*entry.queries, *entry.queries_on_task]:
             if not query.future.done():
-                query.future.set_exception(
-                    RPCError(
-                        Rejection(
-                            code=RejectionCode.UNAVAILABLE,
-                            message="the workflow task that carried the question was lost; ask again",
-                        )
-                    )
-                )
+                query.future.set_exception(_lost())
         entry.queries, entry.queries_on_task = [], []
 
     def refuse_waiting(self, entry: RunEntry, limits: Limits) -> None:
@@ -210,20 +220,25 @@ class QueryDesk:
             await self._matcher.wait_change(left)
 
     async def _ask_directly(self, entry: RunEntry, query: BufferedQuery) -> None:
-        state = entry.state
-        session, is_partial = await self._session_for(entry)
-        if entry.early is not None:
-            # It has got ahead of what is durable while a session was waited for; it is asked again when that is over.
-            self._matcher.refund(session, TaskKind.WORKFLOW)
-            entry.queries.append(query)
-            return
-        events: list[Event] = []
-        if not is_partial:
+        while True:
+            session, is_partial = await self._session_for(entry)
             try:
-                events = entry.events_from(1) or await self._read_all(entry)
+                events = [] if is_partial else entry.events_from(1) or await self._read_all(entry)
+                if entry.is_discarded:
+                    raise _lost()
             except BaseException:
                 self._matcher.refund(session, TaskKind.WORKFLOW)
                 raise
+            state = entry.state
+            is_direct = _is_direct(entry)
+            if is_direct and (is_partial or events[-1].event_id == state.next_event_id - 1):
+                break
+            # It has gone on while a session, or its history, was waited for.
+            self._matcher.refund(session, TaskKind.WORKFLOW)
+            if not is_direct:
+                if not query.future.done():
+                    entry.queries.append(query)
+                return
         self._asked[query.task.query_id] = _Asked(query.future, session)
         session.sink.offer_workflow_task(
             WorkflowTask(
@@ -312,12 +327,21 @@ class QueryDesk:
 
 def _is_direct(entry: RunEntry) -> bool:
     state = entry.state
-    if entry.early is not None:
-        # The worker is ahead of what is durable, and must not tell of it.
+    if entry.unsettled_count:
+        # The worker may be ahead of what is durable, and must not tell of it.
         return False
     if not state.is_open:
         return True
     return state.previous_started_event_id > 0 and state.workflow_task is None
+
+
+def _lost() -> RPCError:
+    return RPCError(
+        Rejection(
+            code=RejectionCode.UNAVAILABLE,
+            message="what the question was to be asked after could not be made durable; ask again",
+        )
+    )
 
 
 def _rejected_status(state: ExecutionState, condition: QueryRejectCondition) -> WorkflowExecutionStatus | None:

@@ -1,0 +1,89 @@
+"""Questions to workflow code, and updates: what they may be answered with, and when.
+
+Owns: the tests of them that ``regressions`` names. Never: anything that needs a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from clew.model import commands as c
+from clew.model.policies import QueryRejectCondition
+from clew.service import requests as r
+from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
+from tests.conformance.service.test_update_with_start import answer as answer_update
+from tests.conformance.service.test_update_with_start import call as update_call
+from tests.conformance.service.test_update_with_start import send as send_update
+from tests.simulation.faulty_shop import FaultyShop, until
+
+QUESTION = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="q")
+
+
+async def _answer(shop: FaultyShop, worker: ScriptedWorker, task: r.WorkflowTask, value: object) -> None:
+    assert task.query is not None, "a question comes as a task of its own"
+    result = r.QueryResult(query_id=task.query.query_id, result=payloads(value))
+    await soon(shop.service.answer_query(r.AnswerQueryRequest(token=task.token, result=result)))
+    worker.grant()
+
+
+async def a_question_is_asked_twice(shop: FaultyShop) -> None:
+    """Each is answered by the worker, and by what it says now."""
+    worker = await shop.worker()
+    await shop.start()
+    await worker.complete(await worker.workflow_task())
+    for number in (1, 2):
+        asked = asyncio.ensure_future(shop.service.query_workflow(QUESTION))
+        await _answer(shop, worker, await worker.workflow_task(), number)
+        assert (await soon(asked)).result == payloads(number)
+
+
+async def a_question_is_asked_while_an_answer_is_on_its_way(shop: FaultyShop) -> None:
+    """Code that has answered its task was asked at once, and told what was not durable yet, and might be lost."""
+    worker = await shop.worker()
+    await shop.start()
+    timer = c.StartTimer(timer_id="t", start_to_fire_timeout=timedelta(hours=1))
+    task = await worker.workflow_task()
+    held = shop.faults.hold("commit_if_current", times=1)
+    answering = asyncio.ensure_future(worker.complete(task, timer, sticky=True))
+    await until(lambda: held.held_count == 1)
+    asked = asyncio.ensure_future(shop.service.query_workflow(QUESTION))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_asked = not worker.workflow_tasks.empty()
+    held.release()
+    await soon(answering)
+    await _answer(shop, worker, await worker.workflow_task(), 1)
+    assert (await soon(asked)).result == payloads(1)
+    assert not is_asked
+
+
+async def a_question_is_refused_for_a_close_that_is_not_durable_yet(shop: FaultyShop) -> None:
+    """Whoever asks open runs only was told at once that this one has closed, which was then lost."""
+    worker = await shop.worker()
+    await shop.start()
+    task = await worker.workflow_task()
+    held = shop.faults.hold("commit_if_current", times=1)
+    answering = asyncio.ensure_future(worker.complete(task, c.CompleteWorkflowExecution(result=payloads(1))))
+    await until(lambda: held.held_count == 1)
+    request = r.QueryWorkflowRequest(
+        namespace="default", workflow_id="w1", query_type="q", reject_condition=QueryRejectCondition.NOT_OPEN
+    )
+    asked = asyncio.ensure_future(shop.service.query_workflow(request))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_told = asked.done()
+    held.release()
+    await soon(answering)
+    assert (await soon(asked)).rejected_status is not None
+    assert not is_told
+
+
+async def a_run_closes_with_an_update_that_a_caller_knows_as_accepted(shop: FaultyShop) -> None:
+    """What the caller knew was older than the close: it was told that the update is abandoned."""
+    worker = await shop.worker()
+    calling = send_update(shop, update_call())
+    await answer_update(worker, "sum", c.CompleteWorkflowExecution(result=payloads(1)))
+    told = (await calling).update
+    entry = await soon(shop.engine._locator.find("default", told.workflow_id, told.run_id))
+    assert (await soon(shop.engine._updates._after_close(entry, told.update_id))).outcome == told.outcome
