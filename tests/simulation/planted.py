@@ -377,7 +377,7 @@ FAULTS: tuple[Fault, ...] = (
         "recorded-step-runs-again",
         "a local step whose marker is there is run again",
         "clew.replay.machine:WorkflowMachine._feed",
-        "if isinstance(event, e.MarkerRecorded):",
+        "if kinds[index] is e.MarkerRecorded:",
         "if False:",
     ),
     # --- what the simulation once found for real
