@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _LOOP_CODE: Final = WorkflowLoop.run_until_idle.__code__
 _AWAITS: Final = dis.opmap["SEND"]
-"""The instruction at which a frame stands that awaits another."""
+"""The instruction at which a frame stands that awaits another; Python 3.12 shows the cache that follows it."""
+_CACHE: Final = dis.opmap.get("CACHE", 0)
+_UNIT: Final = 2
 
 
 @final
@@ -131,8 +133,9 @@ class RecordedSteps:
         if task is None or task._must_cancel or (task is not self._main and self._main.done()):  # type: ignore[union-attr]
             return False
         frame: FrameType | None = sys._getframe(3)
-        while frame is not None and (code := frame.f_code) is not _LOOP_CODE:
-            if code.co_code[frame.f_lasti] != _AWAITS:
+        while frame is not None and frame.f_code is not _LOOP_CODE:
+            code, at = frame.f_code.co_code, frame.f_lasti
+            if code[at] != _AWAITS and (code[at] != _CACHE or code[at - _UNIT] != _AWAITS):
                 return False
             frame = frame.f_back
         return frame is not None
