@@ -52,6 +52,7 @@ from clew.engine.early import EarlyTasks
 from clew.engine.express import Express
 from clew.engine.fleet import Fleet, FleetSettings
 from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
+from clew.engine.held_results import HeldResults
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks, Ids
 from clew.engine.keeping import Keeping
@@ -248,6 +249,7 @@ class Engine:
             locator=self._locator,
             peers=peers,
         )
+        self._held = HeldResults()
         self._outbox = Outbox(
             store=store,
             cache=self._cache,
@@ -394,6 +396,7 @@ class Engine:
         await self._matcher.close()
         await self._attention.close()
         await self._outbox.close()
+        self._held.close()
         self._funnel.close()
         await self._funnel.wait_spawned()
         await self._pipeline.wait_idle()
@@ -753,7 +756,27 @@ class Engine:
         """Record an activity's result."""
         if self._is_open and (reply := self._express.complete_activity(request)) is not None:
             return reply
-        return self._by_target(request.token, self._completion_of(request))
+        token = request.token
+        if not self._is_open or not isinstance(token, i.TaskToken):
+            return self._by_target(token, self._completion_of(request))
+        future: Reply[Any] = Reply()
+        operation = Operation(self._completion_of(request), future, locate=lambda: self._locator.by_token(token))
+        entry = self._locator.by_token_at_hand(token)
+        if entry is None:
+            self._funnel.spawn(self._funnel.retry(operation))
+        elif not self._held.hold(entry, token, self._clock.now(), partial(self._go_on, token, operation, future)):
+            self._funnel.apply(entry, operation)
+        return future
+
+    def _go_on(self, token: i.TaskToken, operation: Operation, future: Reply[Any]) -> None:
+        """Decide what was held up, unless the engine has been stopped meanwhile."""
+        if self._refuses(future):
+            return
+        entry = self._locator.by_token_at_hand(token)
+        if entry is None:
+            self._funnel.spawn(self._funnel.retry(operation))
+        else:
+            self._funnel.apply(entry, operation)
 
     def _completion_of(self, request: i.CompleteActivityRequest) -> Decision:
         return lambda s, now: decide_complete_activity(s, request, now, limits=self._limits(s.namespace))
@@ -992,6 +1015,7 @@ class Engine:
             self._updates.wake(entry, transition)
         self._peers.on_changed(entry, transition)
         self._outbox.room.note_changed(entry)
+        self._held.note_changed(entry)
         if entry.queries:
             self._wake_askers(entry)
 
@@ -1016,6 +1040,7 @@ class Engine:
         self._early.on_discarded(entry)
         self._cache.discard(entry)
         self._outbox.room.note_changed(entry)
+        self._held.note_changed(entry)
         self._pipeline.abandon(entry)
         if self._reactions is not None:
             self._reactions.on_discarded(entry)
