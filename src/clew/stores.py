@@ -15,6 +15,7 @@ from clew.adapters import SystemClock
 from clew.engine.fleet import FleetSettings
 from clew.ports.clock import Clock
 from clew.ports.store import Store
+from clew.process_mark import has_ended, mark_of_this_process
 from clew.storage.postgres.address import without_password
 
 if TYPE_CHECKING:
@@ -74,5 +75,7 @@ async def open_by_address(address: str, *, clock: Clock) -> OpenedStore:
         return OpenedStore(await open_postgres(address, clock=clock), None)
     store = await open_postgres(address)
     notifier = PostgresNotifier(store.address)
-    fleet = FleetSettings(notifier=notifier, lease=store.address.lease)
+    fleet = FleetSettings(
+        notifier=notifier, lease=store.address.lease, process=mark_of_this_process(), has_ended=has_ended
+    )
     return OpenedStore(store, fleet, Inbox(store, notifier))

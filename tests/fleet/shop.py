@@ -56,8 +56,9 @@ class _Shared:
 class Node:
     """One engine of a fleet, with what it takes to kill or pause it."""
 
-    def __init__(self, engine: Engine, store: _Shared, notifier: LocalNotifier) -> None:
+    def __init__(self, engine: Engine, store: _Shared, notifier: LocalNotifier, process: str) -> None:
         self.engine = engine
+        self.process = process
         self.store = store
         self.notifier = notifier
         self.is_up = True
@@ -106,6 +107,8 @@ class FleetShop(Shop):
         self.exchange = exchange or Exchange()
         self.faults = Faults()
         """Also counts the calls of the store."""
+        self.ended: set[str] = set()
+        """Processes of which it is known that they are over."""
         self._nodes_wanted = nodes
         self.nodes: list[Node] = []
         self._turn = itertools.count()
@@ -123,14 +126,17 @@ class FleetShop(Shop):
         """One node more."""
         clock = self.clock.attach(asyncio.get_running_loop())
         store, notifier = _Shared(self.faults.wrap(cast(Store, self.store))), self.exchange.join()
+        process = f"process-{len(self.nodes)}"
         engine = Engine(
             cast(Store, store),
             clock=clock,
             entropy=SystemEntropy(),
-            fleet=FleetSettings(notifier=notifier, lease=LEASE),
+            fleet=FleetSettings(
+                notifier=notifier, lease=LEASE, process=process, has_ended=lambda mark: mark in self.ended
+            ),
         )
         await engine.start()
-        node = Node(engine, store, notifier)
+        node = Node(engine, store, notifier, process)
         self.nodes.append(node)
         return node
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +66,10 @@ ROWS_SHARED_MAX: Final = 2_000
 _presence_decoder: Final = msgspec.json.Decoder(Presence)
 
 
+def _nothing_is_known(_: str) -> bool:
+    return False
+
+
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node takes part in a fleet.
 
@@ -73,11 +77,15 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         notifier: Carries hints between the nodes; the engine closes it.
         lease: How long a node that is silent counts as alive; timers are late by at most this when a node dies.
         address: Where this node can be reached, for people.
+        process: The mark of this process, by which others may find that it is over; empty when that cannot be told.
+        has_ended: Whether the process with a mark is known to be over.
     """
 
     notifier: Notifier
     lease: timedelta = LEASE_DEFAULT
     address: str = ""
+    process: str = ""
+    has_ended: Callable[[str], bool] = _nothing_is_known
 
 
 class Fleet(Peers):
@@ -87,6 +95,8 @@ class Fleet(Peers):
         self._store = store
         self._entropy = entropy
         self.lease = settings.lease
+        self._process = settings.process
+        self._has_ended = settings.has_ended
         self.ids = TimedIds(clock)
         self._number = 0
         self.hints = Hints(settings.notifier, on_hint=self._on_hint, on_gap=self._on_gap)
@@ -193,7 +203,12 @@ class Fleet(Peers):
 
     def describe_node(self) -> bytes:
         """The workers attached here, and the node's number."""
-        return msgspec.json.encode(Presence(number=self._number, workers=self._parts().attached()))
+        presence = Presence(number=self._number, workers=self._parts().attached(), process=self._process)
+        return msgspec.json.encode(presence)
+
+    def is_over(self, body: bytes) -> bool:
+        """Whether the process of the node that describes itself so is known to have ended."""
+        return self._has_ended(_decode_presence(body).process)
 
     async def on_joining(self) -> None:
         """Take a number that no other node is known to have."""

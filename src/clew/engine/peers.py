@@ -43,10 +43,12 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         number: Part of the ids that it makes; no other node has it.
         workers: The workers attached to it.
+        process: The mark of its process; empty when that cannot be told.
     """
 
     number: int
     workers: list[Attached]
+    process: str = ""
 
 
 class Peers:

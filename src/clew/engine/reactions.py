@@ -158,7 +158,7 @@ class Reactions:
         if new:
             self.watches.tell_all_again()
         if gone:
-            self._lost.look_soon()
+            self._lost.look_twice()
 
     def on_discarded(self, entry: RunEntry) -> None:
         """What was in memory of a run is not the run's any more: those who rest on it look at what is stored."""

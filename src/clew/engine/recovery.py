@@ -53,6 +53,9 @@ CAME_BACK_MAX: Final = 10_000
 """Sessions of workers that came back, remembered at most; what belongs to one that is forgotten waits for
 `ORPHAN_SECONDS`."""
 
+LATE_COMMIT_SECONDS: Final = 15.0
+"""For so long a statement of a process that was killed may go on in the database: somewhat more than one may take."""
+
 LOOK_AGAIN_SECONDS: Final = 1.0
 """After a look that the store cut short."""
 
@@ -152,6 +155,15 @@ class LostSessions:
         if not self._is_running:
             self._is_running = True
             self._background.spawn(self._look_until_done())
+
+    def look_twice(self) -> None:
+        """A node is gone, and what it had sent off may become durable yet."""
+        self.look_soon()
+        asyncio.get_running_loop().call_later(LATE_COMMIT_SECONDS, self._look_late)
+
+    def _look_late(self) -> None:
+        if not self._is_closed:
+            self.look_soon()
 
     def came_back(self, namespace: str, session_ids: Iterable[str]) -> None:
         """Their workers are attached elsewhere, and have what they still had of them."""
