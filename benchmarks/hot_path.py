@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from benchmarks import workflows
+from clew.converter import DataConverter
 from clew.engine import Engine
 from clew.model.commands import Command, CompleteWorkflowExecution, RecordMarker, ScheduleActivityTask
 from clew.model.events import WorkflowExecutionStarted
@@ -24,9 +26,13 @@ from clew.model.inputs import (
     RecordMarkersRequest,
     StartWorkflowRequest,
 )
+from clew.model.limits import LIMITS_DEFAULT
 from clew.model.payload import StoredPayload
 from clew.ports.store import CommitStatus, NamespaceRow, RunWrite
+from clew.replay import WorkflowMachine
 from clew.service.requests import ActivityTask, GetHistoryRequest, WorkerHello, WorkflowTask
+from clew.worker._machines import Machines
+from clew.workflow._definition import Definition
 
 QUEUE: Final = "bench"
 STEPS: Final = 3
@@ -223,6 +229,37 @@ class EarlyWorker(FixedWorker):
     def confirm_workflow_task(self, task: WorkflowTask) -> None:
         """Never comes: answers are there before the cause is written."""
         raise AssertionError("every answer joins its cause here")
+
+
+class MachineWorker(EarlyWorker):
+    """The same, with the machines of a real worker in the place of fixed commands."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._machines: dict[str, WorkflowMachine] = {}
+        self._maker = Machines(
+            {"Sequence": Definition.must_from_class(workflows.Sequence)},
+            namespace="default",
+            task_queue=QUEUE,
+            identity="bench",
+            data_converter=DataConverter(),
+            limits=LIMITS_DEFAULT,
+            interceptors=(),
+            failure_exception_types=(),
+            deployment=None,
+            runs_local_activities=True,
+        )
+
+    def _answer_workflow_task(self, task: WorkflowTask) -> None:
+        run_id = task.token.run_id
+        machine = self._machines.get(run_id)
+        if machine is None:
+            machine = self._machines[run_id] = self._maker.make(task)
+        result = machine.activate(task)
+        self.session.grant(workflow_tasks=1)
+        self._engine.complete_workflow_task(result.completion).listen(_expect_success)  # type: ignore[arg-type,union-attr]
+        if result.is_closed:
+            self._machines.pop(run_id).evict()
 
 
 class NoExpress:

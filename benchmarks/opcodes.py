@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from benchmarks.hot_path import EarlyWorker, FixedWorker, HotPath, LocalStepsWorker
+from benchmarks.hot_path import EarlyWorker, FixedWorker, HotPath, LocalStepsWorker, MachineWorker
 from benchmarks.replaying import SHAPES, replay
 from clew.ports.store import RunWrite
 from clew.storage.sqlite.commit import GroupCommitter
@@ -108,6 +108,7 @@ def count_replay(shape: str) -> tuple[Counts, int]:
 PATHS: Final[dict[str, Callable[[], tuple[Counts, int]]]] = {
     "engine, three activities": lambda: count_workflows(has_express=True),
     "engine, three activities, early tasks": lambda: count_workflows(has_express=True, worker=EarlyWorker),
+    "engine and workflow machine, three activities": lambda: count_workflows(has_express=True, worker=MachineWorker),
     "engine, three activities, the general way": lambda: count_workflows(has_express=False),
     "engine, three local steps": lambda: count_workflows(has_express=True, worker=LocalStepsWorker),
     "engine, three local steps, the general way": lambda: count_workflows(has_express=False, worker=LocalStepsWorker),

@@ -26,6 +26,9 @@ _CHANCE_BYTES: Final = 4096
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LOW_BITS: Final = (1 << 62) - 1
+_time_ns: Final = time.time_ns
+"""Taken once, like `_now` below."""
 _COUNTER_BITS: Final = 74
 """The bits of a UUIDv7 below the milliseconds, without version and variant (RFC 9562 §5.7)."""
 
@@ -85,7 +88,8 @@ class SystemClock:
 
     def now(self) -> datetime:
         """The present instant, aware UTC."""
-        wall = self._wall()
+        look = self._wall  # the interpreter looks for a method first when an attribute is called
+        wall = look()
         if wall >= self._last:
             self._last = wall
             self._catching_up_since = None
@@ -151,7 +155,7 @@ class SystemEntropy:
 
     def uuid7(self) -> str:
         """A UUIDv7 in text form; within this process each is greater than the one before, whatever the clock does."""
-        ms = time.time_ns() // 1_000_000
+        ms = _time_ns() // 1_000_000
         if ms > self._last_ms:
             self._last_ms = ms
             # The top bit stays clear, so that there is room to count up within this millisecond.
@@ -169,8 +173,8 @@ class SystemEntropy:
 
 
 def _uuid7_text(ms: int, counter: int) -> str:
-    high, low = counter >> 62, counter & ((1 << 62) - 1)
-    text = f"{(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low:032x}"
+    high, low = counter >> 62, counter & _LOW_BITS
+    text = ((ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low).to_bytes(16).hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

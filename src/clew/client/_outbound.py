@@ -360,14 +360,23 @@ class ServiceOutbound(OutboundInterceptor):
         )
         if input.retry_policy is not None:
             check_policy_types(what, input.retry_policy)
-        check_kinds(
-            what,
-            priority=(input.priority, Priority),
-            versioning_override=(input.versioning_override, VersioningOverride),
-            id_reuse_policy=(input.id_reuse_policy, WorkflowIDReusePolicy),
-            id_conflict_policy=(input.id_conflict_policy, WorkflowIDConflictPolicy),
-            memo=(input.memo, Mapping),
-        )
+        memo = input.memo
+        if (
+            type(input.id_reuse_policy) is not WorkflowIDReusePolicy
+            or type(input.id_conflict_policy) is not WorkflowIDConflictPolicy
+            or not (input.priority is None and input.versioning_override is None and memo is None)
+        ):
+            check_kinds(
+                what,
+                priority=(input.priority, Priority),
+                versioning_override=(input.versioning_override, VersioningOverride),
+                id_reuse_policy=(input.id_reuse_policy, WorkflowIDReusePolicy),
+                id_conflict_policy=(input.id_conflict_policy, WorkflowIDConflictPolicy),
+                memo=(memo, Mapping),
+            )
+        metadata = None
+        if input.static_summary or input.static_details:
+            metadata = await self._values.encode_metadata(input.static_summary, input.static_details, what)
         return r.StartWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,
@@ -384,12 +393,12 @@ class ServiceOutbound(OutboundInterceptor):
             retry_policy=_checked_policy(input.retry_policy),
             cron_schedule=input.cron_schedule,
             start_delay=_duration(input.start_delay, "start_delay"),
-            memo=await self._values.encode_memo(input.memo, what),
+            memo=await self._values.encode_memo(memo, what) if memo else None,
             search_attributes=self._values.encode_search_attributes(input.search_attributes),
-            header=self._values.encode_headers(input.headers),
+            header=self._values.encode_headers(input.headers) if input.headers else None,
             priority=input.priority,
             versioning_override=input.versioning_override,
-            user_metadata=await self._values.encode_metadata(input.static_summary, input.static_details, what),
+            user_metadata=metadata,
         )
 
     def _handle_of(self, input: StartWorkflowInput, response: r.StartWorkflowResponse) -> WorkflowHandle[Any, Any]:

@@ -69,8 +69,8 @@ def start_input(
     Raises:
         TypeError: An option is unknown or missing, or the arguments do not fit the workflow.
     """
-    unknown = sorted(options.keys() - _OPTIONS)
-    if unknown:
+    if not options.keys() <= _OPTIONS:
+        unknown = sorted(options.keys() - _OPTIONS)
         raise TypeError(f"A start has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}.")
     target = workflow_target(workflow)
     for name in ("id", "task_queue"):

@@ -36,8 +36,7 @@ def is_usual_record(
         if marker.user_metadata is not None or not 0 < len(name) <= name_length_max or not name.isascii():
             return False
         for payloads in marker.details.values():
-            for payload in payloads:
-                bytes_left -= len(payload)
+            bytes_left -= sum(map(len, payloads))
     return bytes_left >= 0
 
 

@@ -39,6 +39,10 @@ OVERDRAFT: Final = 200
 and every one while it is alone on its queue. A turn takes microseconds, and a task that waits in the engine instead
 costs a commit of its own when its turn comes."""
 
+_WORKFLOW: Final = TaskKind.WORKFLOW
+_ACTIVITY: Final = TaskKind.ACTIVITY
+"""By these names, since what an enumeration is asked for takes as long as all the rest of a look."""
+
 CLAIM_ROWS_MAX: Final = 200
 CLAIM_RETRY_SECONDS: Final = 1.0
 
@@ -279,18 +283,18 @@ class Matcher:
                 session.workflow_credits -= 1
                 self._start_sticky(session, *session.sticky_waiting.popleft())
             if session.workflow_credits > 0:
-                queue.ready[TaskKind.WORKFLOW][session] = None
+                queue.ready[_WORKFLOW][session] = None
                 if queue.set_aside:
-                    self._start_set_aside(queue, session, TaskKind.WORKFLOW)
-                if queue.backlog[TaskKind.WORKFLOW]:
-                    self._drain_soon(queue, TaskKind.WORKFLOW)
+                    self._start_set_aside(queue, session, _WORKFLOW)
+                if queue.backlog[_WORKFLOW]:
+                    self._drain_soon(queue, _WORKFLOW)
         if activity_tasks and session.hello.takes_activity_tasks:
             session.activity_credits += activity_tasks
-            queue.ready[TaskKind.ACTIVITY][session] = None
+            queue.ready[_ACTIVITY][session] = None
             if queue.set_aside:
-                self._start_set_aside(queue, session, TaskKind.ACTIVITY)
-            if queue.backlog[TaskKind.ACTIVITY]:
-                self._drain_soon(queue, TaskKind.ACTIVITY)
+                self._start_set_aside(queue, session, _ACTIVITY)
+            if queue.backlog[_ACTIVITY]:
+                self._drain_soon(queue, _ACTIVITY)
         if self._change_waiters:
             self._changed()
 
@@ -368,7 +372,7 @@ class Matcher:
     ) -> Session | None:
         """Use up one workflow credit of a session of the version on the queue that takes the type."""
         queue = self._queue(namespace, task_queue)
-        ready = queue.ready[TaskKind.WORKFLOW]
+        ready = queue.ready[_WORKFLOW]
         for session in ready:
             if session.takes_workflow(workflow_type, version):
                 session.workflow_credits -= 1
@@ -402,8 +406,7 @@ class Matcher:
         self, namespace: str, task_queue: str, activity_type: str, version: DeploymentVersion | None
     ) -> Session | None:
         """Use up one activity credit of a session of the version on the queue that takes the type."""
-        queue = self._queue(namespace, task_queue)
-        ready = queue.ready[TaskKind.ACTIVITY]
+        ready = self._queue(namespace, task_queue).ready[_ACTIVITY]
         for session in ready:
             if session.takes_activity(activity_type, version):
                 session.activity_credits -= 1

@@ -140,7 +140,10 @@ class ScheduleActivity(Pending):
         metadata: e.UserMetadata | None,
         future: asyncio.Future[Any],
     ) -> None:
-        super().__init__()
+        # As the base class would; there are too many of these to ask it.
+        self.site = None
+        self.born = self.event_id = 0
+        self.is_dropped = False
         self.input = input
         self.activity_id = activity_id
         self.activity_type = input.activity

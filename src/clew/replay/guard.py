@@ -53,8 +53,8 @@ from clew.replay._guard_rules import (
 
 _log: Final = logging.getLogger("clew.guard")
 
-_guarded: Final[dict[int, tuple[str, types.FrameType]]] = {}
-"""Thread id → what it runs and the frame in which the activation began."""
+_guarded: Final[dict[int, tuple[str, types.CodeType]]] = {}
+"""Thread id → what it runs and the function in which the activation began."""
 
 _collecting: Final[set[int]] = set()
 """Threads in a garbage collection: what finalisers do then is nobody's workflow."""
@@ -62,7 +62,7 @@ _collecting: Final[set[int]] = set()
 _UNRESTRICTED: Final = "If the answer cannot influence the workflow: `with workflow.unsafe.sandbox_unrestricted():`."
 
 
-def enter(run_label: str) -> None:
+def enter(run_label: str, root: types.CodeType | None = None) -> None:
     """Guard the calling thread until `exit`.
 
     To be called by the very function that runs the activation: calls are looked at along the stack down to its frame,
@@ -70,8 +70,9 @@ def enter(run_label: str) -> None:
 
     Args:
         run_label: Says in errors which workflow it was, as ``ClaimWorkflow claim-17``.
+        root: The code of that function, from whom knows it: asking the interpreter is an audit event.
     """
-    _guarded[get_ident()] = (run_label, sys._getframe(1))
+    _guarded[get_ident()] = (run_label, sys._getframe(1).f_code if root is None else root)
 
 
 def exit() -> None:
@@ -94,7 +95,7 @@ class activated:  # noqa: N801 (a context manager, read as a function)
         self._run_label = run_label
 
     def __enter__(self) -> None:
-        _guarded[get_ident()] = (self._run_label, sys._getframe(1))
+        _guarded[get_ident()] = (self._run_label, sys._getframe(1).f_code)
 
     def __exit__(self, *exc_info: object) -> None:
         _guarded.pop(get_ident(), None)
@@ -130,7 +131,7 @@ def _judge(rule: Rule, name: str) -> None:
         _guarded[thread_id] = entry
 
 
-def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.FrameType | None, str]:
+def _find_caller(rule: Rule, name: str, root: types.CodeType) -> tuple[types.FrameType | None, str]:
     """The frame to blame, None for nobody; and the call as its author wrote it."""
     frame: types.FrameType | None = sys._getframe(2)
     caller: types.FrameType | None = None
@@ -153,7 +154,7 @@ def _find_caller(rule: Rule, name: str, root: types.FrameType) -> tuple[types.Fr
                 called = f"{public or module}.{frame.f_code.co_qualname}".removesuffix(".__init__")
         elif blamed is not None and _is_remote(blamed) and top != "clew" and top not in sys.stdlib_module_names:
             blamed = frame
-        if frame is root:
+        if frame.f_code is root:
             break
         frame = frame.f_back
     else:

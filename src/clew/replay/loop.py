@@ -36,6 +36,7 @@ from clew.replay.commands import call_site
 T = TypeVar("T")
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_set_running_loop: Final = asyncio_events._set_running_loop
 
 TIMER_SECONDS_MIN: Final = 0.001
 """Shorter timers are made this long, as the published SDKs do (semantics 1.4)."""
@@ -167,15 +168,22 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def enter(self) -> tuple[Any, Any]:
         """Make this the running loop of the thread; give what `leave` needs."""
-        before = (asyncio._get_running_loop(), sys.get_asyncgen_hooks())
-        asyncio_events._set_running_loop(self)
-        sys.set_asyncgen_hooks(self._keep_generator, self._leave_generator)
-        return before
+        outer, hooks = asyncio._get_running_loop(), None
+        _set_running_loop(self)
+        if sys.get_asyncgen_hooks()[0] is not _keep_generator:
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(_keep_generator, _leave_generator)
+            if getattr(outer, "restores_generator_hooks", False):
+                # It does so itself, once for many activations: each change of the hooks costs two audit events.
+                hooks = None
+        return outer, hooks
 
     def leave(self, before: tuple[Any, Any]) -> None:
         """Give the thread back its former running loop."""
-        sys.set_asyncgen_hooks(*before[1])
-        asyncio_events._set_running_loop(before[0])
+        outer, hooks = before
+        if hooks is not None:
+            sys.set_asyncgen_hooks(*hooks)
+        _set_running_loop(outer)
 
     def hold(self, task: asyncio.Task[Any]) -> None:
         """Put the steps of `task` aside until `release`."""
@@ -315,27 +323,36 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # --- generators, death ---------------------------------------------------------------------------------
 
-    def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Hold an asynchronous generator of the run, which has been asked for its first value."""
         kept = self._generators
         kept.append(generator)
         if len(kept) > self._generators_kept:
             kept[:] = [g for g in kept if getattr(g, "ag_frame", None) is not None]
             self._generators_kept = max(_GENERATORS_KEPT_FIRST, 2 * len(kept))
 
-    def _leave_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Called by the collector in place of the generator's own clean-up, which therefore never runs."""
-
     def clear(self) -> list[Any]:
         """Forget everything and give the roots of what was held, so that they can be laid to rest."""
         self.is_dead = True
         roots: list[Any] = [*self.tasks, *self._generators]
-        roots += [entry.callback for entry in (*self.ready, *self._held)]
+        if self.ready or self._held:
+            roots += [entry.callback for entry in (*self.ready, *self._held)]
         self.ready.clear()
         self._held.clear()
         self.held_task = None
         self.tasks.clear()
         self._generators.clear()
         return roots
+
+
+def _keep_generator(generator: AsyncGenerator[Any, Any]) -> None:
+    loop = asyncio._get_running_loop()
+    if isinstance(loop, WorkflowLoop):
+        loop.keep_generator(generator)
+
+
+def _leave_generator(generator: AsyncGenerator[Any, Any]) -> None:
+    """Called by the collector in place of the generator's own clean-up, which therefore never runs."""
 
 
 def checked_seconds(seconds: float) -> float:

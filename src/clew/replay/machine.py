@@ -52,6 +52,7 @@ from clew.replay import commands as requests
 from clew.replay import guard, ordering, stacks
 from clew.replay.burial import bury
 from clew.replay.chance import is_in_interceptor
+from clew.replay.handlers import Handlers
 from clew.replay.local_activities import RecordLocalActivity, marker_data
 from clew.replay.loop import WorkflowLoop
 from clew.replay.matching import COMMAND_EVENTS, Ledger, to_commands
@@ -99,6 +100,8 @@ _ENDS_WITHOUT_STEPS: Final = (
 )
 """Events after the last workflow task that was applied which tell why local activities may be open there."""
 
+_UNSPECIFIED: Final = VersioningBehavior.UNSPECIFIED
+
 _GATHERING: Final[type[Any]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]
 
 ordering.install()
@@ -122,6 +125,12 @@ class WorkflowMachine:
         options: Of the worker.
         traces_sites: Note the source line of each request (slow; see `Ledger`).
     """
+
+    # What many runs neither set nor look at stands here, and not in each; what each looks at is read faster there.
+    _cancels_after_release = False
+    _is_cancel_kept = False
+    """Whether the cancellation reaches `run` in any case, be it swallowed further in."""
+    _is_cancel_requested = False
 
     def __init__(
         self,
@@ -148,16 +157,9 @@ class WorkflowMachine:
             self._options, self._cancel_again,
         )  # fmt: skip
         self._loop: WorkflowLoop = self._runtime.loop
-        self._handlers = self._runtime.handlers
         self._main: asyncio.Task[Any] | None = None
         self._close: requests.Pending | None = None
-        self._holds_main = False
-        self._cancels_after_release = False
-        self._cancels_again = False
-        self._is_cancel_kept = False
-        """Whether the cancellation reaches `run` in any case, be it swallowed further in."""
-        self._is_cancel_requested = False
-        self._is_broken = False
+        self._holds_main = self._cancels_again = self._is_broken = False
         self._is_activating = False
         """Whether the latest activation can still go on: its requests are neither sent nor recorded."""
         self._is_inside = False
@@ -165,12 +167,13 @@ class WorkflowMachine:
         self._open_task: WorkflowTask | None = None
         self._offered_count = 0
         """Requests of the open task that have been given to the worker as `ActivationResult.unrecorded_markers`."""
+        self.cached_through_event_id = 0
+        """The start of the last workflow task that has been applied; the events of a partial task begin right after."""
         self._acceptances: dict[str, UpdateAcceptance] = {}
         self._admitted: dict[str, e.UpdateRequest] = {}
         self._resolutions = Resolutions(self._ledger, self._loop, values)
-        self.cached_through_event_id = 0
-        """The start of the last workflow task that has been applied; the events of a partial task begin right after."""
-        if self._options.is_guarded:
+        self._is_guarded = self._options.is_guarded
+        if self._is_guarded:
             _install_guard(definition)
 
     # --- tasks ---------------------------------------------------------------------------------------------
@@ -179,8 +182,8 @@ class WorkflowMachine:
         """Apply a workflow task and give its answer. Runs user code; never raises for what that does."""
         assert not self._is_broken, "a machine is not used again after its activation failed or it was evicted"
         before = self._loop.enter()
-        if self._options.is_guarded:
-            guard.enter(self._label)
+        if self._is_guarded:
+            guard.enter(self._label, _ACTIVATE)
         try:
             return self._activate(task)
         except NondeterminismError as error:
@@ -188,7 +191,7 @@ class WorkflowMachine:
         except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
             return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
         finally:
-            if self._options.is_guarded:
+            if self._is_guarded:
                 guard.exit()
             self._loop.leave(before)
 
@@ -205,7 +208,7 @@ class WorkflowMachine:
         """
         before = self._loop.enter()
         if self._options.is_guarded:
-            guard.enter(self._label)
+            guard.enter(self._label, _REPLAY)
         try:
             rest = self._feed(events, 0, ())
             self._take(rest)
@@ -232,15 +235,19 @@ class WorkflowMachine:
         self._is_broken = True
         roots = self._loop.clear()
         roots += list(self._runtime.conditions)
-        roots.append(getattr(self._runtime.instance(), "__dict__", None))
-        bury(root for root in roots if root is not None)
+        attributes = getattr(self._runtime.instance(), "__dict__", None)
+        if attributes:
+            roots.append(attributes)
+        if roots:
+            bury(roots)
         self._runtime.conditions.clear()
         self._main = None
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
         # which would otherwise spend a third of a busy worker's time on runs that are over.
         runtime = self._runtime
-        for part in (self._handlers, runtime.out, runtime.local, self._ledger, runtime):
-            vars(part).clear()
+        for part in (runtime.used_handlers, runtime.out, runtime.local, self._ledger, runtime):
+            if part is not None:
+                vars(part).clear()
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Give the tasks of the run that have not ended, in the order of their creation."""
@@ -252,7 +259,12 @@ class WorkflowMachine:
 
     def waiting_on(self) -> tuple[str, ...]:
         """Give one line for each thing the run waits for."""
-        return (*stacks.waiting_on(self._loop.tasks), *self._handlers.undelivered())
+        waiting, handlers = stacks.waiting_on(self._loop.tasks), self._runtime.used_handlers
+        return waiting if handlers is None else (*waiting, *handlers.undelivered())
+
+    @property
+    def _handlers(self) -> Handlers:
+        return self._runtime.handlers
 
     @property
     def applied_event_id(self) -> int:
@@ -266,9 +278,13 @@ class WorkflowMachine:
 
     def _activate(self, task: WorkflowTask) -> ActivationResult:
         is_query_only = task.query is not None
-        self._acceptances.clear()
-        self._handlers.rejections.clear()
-        rest = self._feed(task.events, 0 if is_query_only else task.started_event_id, task.messages)
+        runtime = self._runtime
+        if runtime.used_handlers is not None:
+            self._acceptances.clear()
+            runtime.used_handlers.rejections.clear()
+        rest: Sequence[e.Event] = ()
+        if not self._run_usual(task):
+            rest = self._feed(task.events, 0 if is_query_only else task.started_event_id, task.messages)
         if task.query is not None:
             result = self._answer(task.query)
             return ActivationResult(
@@ -283,7 +299,7 @@ class WorkflowMachine:
             )
         self._open_task = task
         self._offered_count = 0
-        if not self._runtime.local.has_open:
+        if not runtime.local.open:
             return self._answer_task(task)
         if task.queries or task.messages or not self._can_wait():
             return self._answer_task(task)
@@ -329,9 +345,10 @@ class WorkflowMachine:
         """Take the outcome of a local activity in a batch, which leaves with the task; see `take_recorded`."""
 
         def take() -> None:
-            self._runtime.local.finish(outcome)
+            local = self._runtime.local
+            local.finish(outcome)
             self._settle()
-            self._runtime.local.epoch += 1
+            local.epoch += 1
 
         return self._go_on(take)
 
@@ -348,30 +365,31 @@ class WorkflowMachine:
         task = self._open_task
         assert task is not None, "outcomes are taken while a task is open"
         before = self._loop.enter()
-        if self._options.is_guarded:
-            guard.enter(self._label)
+        if self._is_guarded:
+            guard.enter(self._label, _GO_ON)
         try:
             take()
-            if is_end_wanted or not self._runtime.local.has_open or not self._can_wait():
+            if is_end_wanted or not self._runtime.local.open or not self._can_wait():
                 return self._answer_task(task)
             return self._wait_for_local_activities()
         except Exception as error:  # noqa: BLE001 (whatever user code raises fails its task, with that as the reason)
             return self._fail(task, error, e.WorkflowTaskFailedCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
         finally:
-            if self._options.is_guarded:
+            if self._is_guarded:
                 guard.exit()
             self._loop.leave(before)
 
     def _can_wait(self) -> bool:
         """Whether nothing but records of local activities would be held up."""
+        if self._close is not None:
+            return False
         new = self._ledger.asked_since(self._offered_count)
-        return self._close is None and all(isinstance(request, RecordLocalActivity) for request in new)
+        return not new or all(isinstance(request, RecordLocalActivity) for request in new)
 
     def _wait_for_local_activities(self) -> ActivationResult:
         local, ledger = self._runtime.local, self._ledger
-        markers = [
-            r.to_command() for r in ledger.asked_since(self._offered_count) if isinstance(r, RecordLocalActivity)
-        ]
+        new = ledger.asked_since(self._offered_count)
+        markers = [r.to_command() for r in new if isinstance(r, RecordLocalActivity)] if new else []
         self._offered_count = ledger.asked_count
         return ActivationResult(
             completion=None,
@@ -382,7 +400,8 @@ class WorkflowMachine:
         )
 
     def _answer_task(self, task: WorkflowTask) -> ActivationResult:
-        local = self._runtime.local
+        runtime, options = self._runtime, self._options
+        local, handlers = runtime.local, runtime.used_handlers
         self._open_task = None
         self._is_activating = self._is_inside = False
         is_closed = self._close is not None
@@ -390,17 +409,20 @@ class WorkflowMachine:
         own = self._definition.versioning_behavior
         completion = CompleteWorkflowTaskRequest(
             token=task.token,
-            commands=to_commands(asked),
+            commands=(asked[0].to_command(),) if len(asked) == 1 else to_commands(asked),
             acceptances=tuple(self._acceptances.values()) if self._acceptances else (),
-            rejections=tuple(self._handlers.rejections) if self._handlers.rejections else (),
-            completions=_completed_updates(asked) if self._handlers.has_had_updates else (),
+            rejections=tuple(handlers.rejections) if handlers is not None and handlers.rejections else (),
+            completions=_completed_updates(asked) if handlers is not None and handlers.has_had_updates else (),
             query_results=tuple([self._answer(query) for query in task.queries]) if task.queries else (),
             force_create_new_workflow_task=not is_closed and local.has_open,
-            versioning_behavior=own if own is not VersioningBehavior.UNSPECIFIED else self._options.versioning_behavior,
-            waiting_on=() if is_closed or not self._options.reports_waiting else self.waiting_on(),
+            versioning_behavior=own if own is not _UNSPECIFIED else options.versioning_behavior,
+            waiting_on=() if is_closed or not options.reports_waiting else self.waiting_on(),
+            identity=options.identity,
+            is_sticky=options.is_sticky and not is_closed,
+            deployment_version=options.deployment_version,
         )
         if not local.has_news:
-            return ActivationResult(completion=completion, is_closed=is_closed)
+            return ActivationResult(completion=completion, is_closed=is_closed, is_answer_alone=True)
         return ActivationResult(
             completion=completion,
             is_closed=is_closed,
@@ -419,6 +441,39 @@ class WorkflowMachine:
             runtime.is_replaying_now, runtime.is_querying = outer, False
 
     # --- history -------------------------------------------------------------------------------------------
+
+    def _run_usual(self, task: WorkflowTask) -> bool:
+        """Apply a task that follows on one which was live too, and brings the result of the one activity that was asked
+        for: `_run_task` in short. False, and nothing done, if it is another one."""
+        events = task.events
+        if (
+            tuple(map(type, events)) != _ONE_ACTIVITY
+            or self._is_inside
+            or task.messages
+            or task.query is not None
+            or events[0].event_id <= self._runtime.applied_event_id
+            or events[-1].event_id != task.started_event_id
+        ):
+            return False
+        _, scheduled, _, completed, _, started = events
+        runtime, ledger = self._runtime, self._ledger
+        runtime.task_version = self._options.deployment_version
+        ledger.match(scheduled)
+        if ledger.has_unmatched:
+            ledger.check_all_matched(completed)
+        runtime.is_replaying_now = self._loop.is_replaying = False
+        runtime.task_event = started  # type: ignore[assignment]
+        self._set_time(started.event_time)
+        if not self._is_activating:
+            ledger.begin()
+            self._is_activating = True
+        self._holds_main = False
+        self._resolutions.activity_completed(completed)  # type: ignore[arg-type]
+        self._settle()
+        runtime.local.epoch += 1
+        self._is_inside = True
+        self.cached_through_event_id = runtime.applied_event_id = started.event_id
+        return True
 
     def _feed(self, events: Sequence[e.Event], live_event_id: int, messages: Sequence[Any]) -> Sequence[e.Event]:
         """Apply events task by task; give back those after the last task that could be applied."""
@@ -515,9 +570,10 @@ class WorkflowMachine:
         if not self._is_activating:
             ledger.begin()
             self._is_activating = True
-        for event in recorded:
-            if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
-                runtime.recorded_patches.add(patch_id)
+        if recorded:
+            for event in recorded:
+                if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
+                    runtime.recorded_patches.add(patch_id)
         if updates or e.WorkflowExecutionSignaled in map(type, jobs):
             self._apply_messages(jobs, [(position_of(u, task_event), u) for u in updates])
         else:
@@ -786,8 +842,8 @@ class WorkflowMachine:
     def _close_with(self, close: requests.Pending) -> None:
         close.born = self._ledger.activation
         self._close = close
-        if not self._runtime.is_replaying_now:
-            self._handlers.warn_unfinished()
+        if not self._runtime.is_replaying_now and self._runtime.used_handlers is not None:
+            self._runtime.used_handlers.warn_unfinished()
 
     def _fail_nondeterministic(self, task: WorkflowTask, error: NondeterminismError) -> ActivationResult:
         is_failing = self._options.nondeterminism_policy is NondeterminismPolicy.FAIL or isinstance(
@@ -845,6 +901,21 @@ class WorkflowMachine:
         code = self._definition.run_fn.__code__
         return f"{code.co_filename}:{code.co_firstlineno} in {code.co_qualname}"
 
+
+_ONE_ACTIVITY: Final = (
+    e.WorkflowTaskCompleted,
+    e.ActivityTaskScheduled,
+    e.ActivityTaskStarted,
+    e.ActivityTaskCompleted,
+    e.WorkflowTaskScheduled,
+    e.WorkflowTaskStarted,
+)
+"""What a run that does one thing after the other is told at each task."""
+
+_ACTIVATE: Final = WorkflowMachine.activate.__code__
+_REPLAY: Final = WorkflowMachine.replay.__code__
+_GO_ON: Final = WorkflowMachine._go_on.__code__
+"""Where the guard begins."""
 
 _APPLY: Final[dict[type[e.BaseEvent], Callable[[WorkflowMachine, Any], None]]] = {
     e.WorkflowExecutionStarted: WorkflowMachine._apply_started,

@@ -24,6 +24,7 @@ from clew.model import events as e
 from clew.replay.commands import (
     OpenRequests,
     Pending,
+    ScheduleActivity,
     StartTimer,
     call_site,
     is_change_version,
@@ -72,6 +73,8 @@ class Ledger:
         self._asked: list[Pending] = []
         self._unmatched: list[Pending] = []
         self._matched_count = 0
+        self.has_unmatched = False
+        """Whether requests still wait for their events."""
         self._changed: dict[tuple[type[e.BaseEvent], str], Counter[tuple[bytes, ...]]] = {}
         """For each kind and name: arguments that were asked for more (or less) often than they are recorded."""
         self.activation = 0
@@ -98,7 +101,7 @@ class Ledger:
 
     def asked_since(self, count: int) -> list[Pending]:
         """Give what was asked for in this activation, without the first `count` requests."""
-        return [p for p in self._asked[count:] if not p.is_dropped]
+        return [p for p in self._asked[count:] if not p.is_dropped] if len(self._asked) > count else []
 
     @property
     def asked_count(self) -> int:
@@ -115,12 +118,13 @@ class Ledger:
         Args:
             close: The end of the run, if it came; it stands last whenever in the activation it came.
         """
-        asked = [request for request in self._asked if not request.is_dropped]
-        self._asked = []
+        asked = [request for request in self._asked if not request.is_dropped] if self._asked else []
+        self._asked.clear()
         if close is not None:
             asked.append(close)
         self._unmatched = asked
         self._matched_count = 0
+        self.has_unmatched = bool(asked)
         return asked
 
     # --- history comes in ----------------------------------------------------------------------------------
@@ -133,6 +137,20 @@ class Ledger:
         """
         position, unmatched = self._matched_count, self._unmatched
         pending = unmatched[position] if position < len(unmatched) else None
+        if (
+            type(pending) is ScheduleActivity
+            and type(event) is e.ActivityTaskScheduled
+            and event.activity_id == pending.activity_id
+            and event.activity_type == pending.activity_type
+        ):
+            # What most requests are, in short.
+            self._matched_count = position = position + 1
+            self.has_unmatched = position < len(unmatched)
+            pending.event_id = event_id = event.event_id
+            self.open.activities[event_id] = pending
+            if pending.payloads is not event.input and pending.payloads != event.input:
+                self._check_order(pending, event)
+            return
         while pending is not None and pending.is_optional and not _is_recorded_change_version(event):
             position += 1
             pending = unmatched[position] if position < len(unmatched) else None
@@ -140,6 +158,7 @@ class Ledger:
             differences = pending.differences(event)
             if not differences:
                 self._matched_count = position + 1
+                self.has_unmatched = position + 1 < len(unmatched)
                 pending.record(event.event_id, self.open)
                 if pending.has_arguments and pending.payloads != event.input:  # type: ignore[attr-defined]
                     self._check_order(pending, event)
@@ -175,6 +194,7 @@ class Ledger:
             if not pending.is_optional:
                 raise self._mismatch(event, pending, [])
         self._matched_count = len(self._unmatched)
+        self.has_unmatched = False
 
     def check_end(self, event_id: int) -> None:
         """Make sure that a history which ends with `event_id`, and of which nothing is cut off, records every request.
@@ -188,11 +208,6 @@ class Ledger:
     def where(self) -> str:
         """Tell the line at which the code of the run waits."""
         return self._where()
-
-    @property
-    def has_unmatched(self) -> bool:
-        """Whether requests still wait for their events."""
-        return self._matched_count < len(self._unmatched)
 
     def _mismatch(
         self, event: e.BaseEvent | None, pending: Pending | None, differences: list[str], *, event_id: int = 0

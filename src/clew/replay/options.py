@@ -48,6 +48,8 @@ class MachineOptions:
         metric_meter: Where metrics go; None drops them.
         is_eager: Whether activities may be handed to this worker with the answer to its task.
         runs_local_activities: Whether the worker can run local activities and take results without an answer.
+        identity: Of the worker; empty for one whose answers somebody else completes with what only a worker knows.
+        is_sticky: Whether the worker keeps runs between their tasks.
     """
 
     failure_exception_types: Sequence[type[BaseException]] = ()
@@ -61,6 +63,8 @@ class MachineOptions:
     metric_meter: MetricMeter | None = None
     is_eager: bool = True
     runs_local_activities: bool = False
+    identity: str = ""
+    is_sticky: bool = False
 
 
 @final
@@ -119,6 +123,7 @@ class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
             recorded.
         unrecorded_markers: Of local activities in a batch, since the last result. When the next marker is recorded
             while the task is open, these have to stand before it.
+        is_answer_alone: Whether there is an answer and nothing of what follows it here; false says nothing.
     """
 
     completion: CompleteWorkflowTaskRequest | FailWorkflowTaskRequest | AnswerQueryRequest | None
@@ -128,3 +133,4 @@ class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_local_activities: tuple[int, ...] = ()
     forgotten_local_activities: tuple[int, ...] = ()
     unrecorded_markers: tuple[RecordMarker, ...] = ()
+    is_answer_alone: bool = False

@@ -127,7 +127,8 @@ class Outbound:
         Raises:
             EncodeError: An argument cannot be converted, or is too large.
         """
-        self._check_writable("start an activity")
+        check = self._check_writable
+        check("start an activity")
         payloads = self._values.encode(asked.args, "argument of activity", asked.activity)
         activity_id = asked.activity_id
         if activity_id is None:

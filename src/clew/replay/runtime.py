@@ -93,6 +93,19 @@ Condition: TypeAlias = "tuple[Callable[[], bool], contextvars.Context, asyncio.T
 class WorkflowRuntime(Runtime):
     """See the module; arguments as those of `WorkflowMachine`."""
 
+    # What many runs neither set nor look at stands here, and not in each.
+    is_querying = False
+    started: e.WorkflowExecutionStarted
+    first_task_time = EPOCH
+    task_event: e.WorkflowTaskStarted
+    cancel_reason: str | None = None
+    details = ""
+    inbound_chain: WorkflowInboundInterceptor | None = None
+    _memo: dict[str, Any] | None = None
+    _info: Info | None = None
+    _instance: Any = None
+    _chance: Chance | None = None
+
     def __init__(
         self,
         definition: Definition,
@@ -115,10 +128,8 @@ class WorkflowRuntime(Runtime):
         self.values = values
         self.ledger = ledger
         self.options = options
-        self.label = f"workflow_type={workflow_type} workflow_id={workflow_id} run_id={run_id}"
         self.read_only_reason = ""
         self.is_replaying_now = True
-        self.is_querying = False
         self.error: BaseException | None = None
         """What fails the workflow task at hand."""
         self.is_stirred = False
@@ -127,22 +138,16 @@ class WorkflowRuntime(Runtime):
         """What a handler raised that fails the run."""
         self.applied_event_id = 0
         """The last event that has been applied: the start of a workflow task, or a marker recorded since."""
-        self.started: e.WorkflowExecutionStarted
-        self.first_task_time = EPOCH
-        self.task_event: e.WorkflowTaskStarted
+        self.outbound_chain: WorkflowOutboundInterceptor | None = None
+        self.used_handlers: Handlers | None = None
+        """`handlers`, if anybody has asked for them: most runs are sent nothing."""
         self.task_version = options.deployment_version
         """Of the worker that has, or had, the task."""
-        self.cancel_reason: str | None = None
-        self.details = ""
         self.patches: dict[str, bool] = {}
         self.recorded_patches: set[str] = set()
         self.conditions: dict[asyncio.Future[None], Condition] = {}
-        self._memo: dict[str, Any] | None = None
         self._memo_payloads: dict[str, Any] = {}
         self._search_attributes: dict[str, Any] = {}
-        self._info: Info | None = None
-        self._instance: Any = None
-        self._chance: Chance | None = None
         self.out = Outbound(ledger, values, self.check_writable, cancel_again, namespace, task_queue)
         self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)  # type: ignore[abstract]
         self.out.loop = self.loop
@@ -150,9 +155,19 @@ class WorkflowRuntime(Runtime):
         self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
         self.steps = RecordedSteps(self, self.loop, self.local, values)
         self.take_recorded_step = self.steps.take
-        self.handlers = Handlers(self)
-        self.inbound_chain: WorkflowInboundInterceptor | None = None
-        self.outbound_chain: WorkflowOutboundInterceptor | None = None
+
+    @property
+    def label(self) -> str:
+        """Names the run, for the log."""
+        return f"workflow_type={self.workflow_type} workflow_id={self.workflow_id} run_id={self.run_id}"
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of the run."""
+        handlers = self.used_handlers
+        if handlers is None:
+            handlers = self.used_handlers = Handlers(self)
+        return handlers
 
     @property
     def logger_extra(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -170,8 +185,10 @@ class WorkflowRuntime(Runtime):
     def begin(self, started: e.WorkflowExecutionStarted) -> None:
         """Take what the run started with."""
         self.started = started
-        self._memo_payloads = dict(started.memo or {})
-        self._search_attributes = dict(started.search_attributes or {})
+        if started.memo:
+            self._memo_payloads = dict(started.memo)
+        if started.search_attributes:
+            self._search_attributes = dict(started.search_attributes)
         if self.options.interceptors:
             chain: WorkflowInboundInterceptor = InnerInbound(self)
             for interceptor in reversed(self.options.interceptors):

@@ -27,8 +27,13 @@ TASKS_MAX: Final = 10 * LINES_MAX
 _HIDDEN: Final = frozenset(("__aenter__", "__aexit__", "_wait", "_bare_wait", "wait_for"))
 
 
-_LEAVES: Final = frozenset((execute_activity.__code__,))
-"""What awaits no code of the user; most runs wait in one of these."""
+_lines: Final[dict[tuple[str, CodeType, int], str]] = {}
+"""What is said of each place where code waits; a program has few, and is asked at each answer. Any thread may write."""
+
+_LINES_KEPT_MAX: Final = 4_096
+
+_LEAF: Final = execute_activity.__code__
+"""It awaits no code of the user, and most runs wait in it."""
 
 
 def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
@@ -43,27 +48,29 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
 
 
-def where(task: asyncio.Task[Any]) -> tuple[str, CodeType, int] | None:
-    """Give what a task waits for, and in which line of the user's code; None if it is in no such code."""
+def where(task: asyncio.Task[Any]) -> tuple[str, FrameType] | None:
+    """Give what a task waits for, and the frame of the user's code in which; None if it is in no such code."""
     what = "await"
-    found: FrameType | None = None
+    found: Any = None
     coroutine: Any = task.get_coro()
     try:
-        while (frame := coroutine.cr_frame) is not None:
-            code = frame.f_code
+        while True:
+            # Not its frame: the interpreter makes one when it is asked for, which costs more than all the rest.
+            code = coroutine.cr_code
             internal = known_files.get(code.co_filename)
             if internal is None:
                 internal = is_internal(code)
             if not internal:
-                found, what = frame, "await"
+                found, what = coroutine, "await"
             elif found is not None and what == "await":
                 what = code.co_name
-                if code in _LEAVES:
+                if code is _LEAF:
                     break
             coroutine = coroutine.cr_await
     except AttributeError:
         pass  # Not a coroutine: what the innermost one awaits.
-    return None if found is None else (what, found.f_code, found.f_lineno)
+    frame: FrameType | None = None if found is None else found.cr_frame
+    return None if frame is None else (what, frame)
 
 
 def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
@@ -72,11 +79,21 @@ def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
     for task in itertools.islice(tasks, TASKS_MAX):
         place = where(task)
         if place is not None:
-            what, code, number = place
-            lines[f"{what} @ {code.co_filename}:{number} in {code.co_qualname}"] = None
+            what, frame = place
+            key = (what, frame.f_code, frame.f_lasti)
+            line = _lines.get(key)
+            lines[_line_of(what, frame) if line is None else line] = None
             if len(lines) >= LINES_MAX:
                 break
     return tuple(lines)
+
+
+def _line_of(what: str, frame: FrameType) -> str:
+    code = frame.f_code
+    if len(_lines) >= _LINES_KEPT_MAX:
+        _lines.clear()
+    line = _lines[what, code, frame.f_lasti] = f"{what} @ {code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+    return line
 
 
 def stack_text(tasks: Iterable[asyncio.Task[Any]]) -> str:

@@ -70,7 +70,7 @@ class Values:
                 payloads = to_stored_payloads(self.payload_converter, values)
         except EncodeError as error:
             raise EncodeError(f"Cannot convert {_with_article(kind)} {name!r}: {error}", path=error.path) from error
-        size = memoryview(payloads[0]).nbytes if len(payloads) == 1 else payloads_size(payloads)
+        size = len(payloads[0]) if len(payloads) == 1 else payloads_size(payloads)
         if size > self.limits.payload_bytes_max:
             raise EncodeError(self._too_large(payloads, size, kind, name))
         return payloads

@@ -52,7 +52,8 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         """Answer with a value."""
         assert not self._is_done, "a reply is given once"
         self._is_done = True
-        self._value = value
+        if value is not None:
+            self._value = value
         listener = self._listener
         if listener is not None:
             self._listener = None

@@ -173,8 +173,7 @@ class ActivityCalls:
     def _start_task(self, attempt: Attempt) -> None:
         context = self._base_context.copy()
         perform = self._perform_long if self._needs_task or not attempt.definition.is_async else self._perform_async
-        task = self._loop.create_task(perform(attempt), context=context)
-        attempt.async_task = task
+        attempt.async_task = self._loop.create_task(perform(attempt), context=context)
 
     def _cancel_task(self, attempt: Attempt) -> None:
         # The flag first: whoever makes the event later looks at it.

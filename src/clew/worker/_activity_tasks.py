@@ -31,6 +31,7 @@ from clew.model.inputs import (
 )
 from clew.service.contract import Service
 from clew.service.errors import RPCError, RPCStatusCode
+from clew.service.reply import Reply
 from clew.service.requests import ActivityTask
 from clew.worker._activity_calls import ActivityCalls
 from clew.worker._attempt import Attempt, AttemptKey, key_of
@@ -102,7 +103,10 @@ class ActivityTasks:
         self._identity = identity
         self._on_error = on_error
         self._attempts: dict[AttemptKey, Attempt] = {}
+        self._sent: set[Attempt] = set()
+        """Those whose result the engine has been told, and has neither taken nor refused."""
         self._reports: set[Report] = set()
+        self._is_closed = False
         self._abandoned: list[Attempt] = []
         self._is_stopping = False
         self._is_sweeping = False
@@ -182,21 +186,50 @@ class ActivityTasks:
         if attempt.is_gone:
             _log.info("activity.result_dropped %s: the engine has given the attempt up already", attempt)
             return
+        if type(report) is CompleteActivityRequest:
+            self._complete(attempt, report)
+            return
         call: Callable[[Any], Any]
-        if isinstance(report, CompleteActivityRequest):
-            call = self._service.complete_activity
-        elif isinstance(report, FailActivityRequest):
+        if isinstance(report, FailActivityRequest):
             call = self._service.fail_activity
         elif isinstance(report, CancelActivityRequest):
             call = self._service.cancel_activity
         else:
             call = self._service.detach_activity
+        self._report(call, report, attempt, self._verdict_on(attempt))
 
+    def _verdict_on(self, attempt: Attempt) -> Callable[[BaseException | None], None]:
         def on_verdict(error: BaseException | None) -> None:
             if error is not None:
                 self._on_refused(attempt, error)
 
-        self._report(call, report, attempt, on_verdict)
+        return on_verdict
+
+    def _complete(self, attempt: Attempt, request: CompleteActivityRequest) -> None:
+        """Report a result; what remembers how to repeat that is made when it is needed, which is hardly ever."""
+        sent, call = self._sent, self._service.complete_activity
+        try:
+            answer = call(request)
+        except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
+            self._new_report(call, request, attempt, self._verdict_on(attempt)).refuse(error)
+            return
+        if not isinstance(answer, Reply):
+            self._new_report(call, request, attempt, self._verdict_on(attempt)).wait_for(answer)
+            return
+        sent.add(attempt)
+
+        def look(answer: Reply[None]) -> None:
+            sent.discard(attempt)
+            if answer.exception() is None:
+                if not sent:
+                    self._emptied.set()
+            else:
+                report = self._new_report(call, request, attempt, self._verdict_on(attempt))
+                if self._is_closed:
+                    report.drop()
+                report.take(answer)
+
+        answer.listen(look)
 
     def _measure_start(self, attempt: Attempt, metrics: WorkerMetrics) -> None:
         if attempt.local is not None:
@@ -228,6 +261,15 @@ class ActivityTasks:
         label: object,
         on_verdict: Callable[[BaseException | None], None],
     ) -> None:
+        self._new_report(call, request, label, on_verdict).send()
+
+    def _new_report(
+        self,
+        call: Callable[[Any], Any],
+        request: Any,
+        label: object,
+        on_verdict: Callable[[BaseException | None], None],
+    ) -> Report:
         def on_end(error: BaseException | None) -> None:
             self._reports.discard(report)
             if not self._reports:
@@ -236,7 +278,7 @@ class ActivityTasks:
 
         report = Report(self._loop, call, request, label, on_end)
         self._reports.add(report)
-        report.send()
+        return report
 
     def _on_refused(self, attempt: Attempt, error: BaseException) -> None:
         is_known = isinstance(error, RPCError) and error.status is not RPCStatusCode.NOT_FOUND
@@ -302,7 +344,7 @@ class ActivityTasks:
     async def wait_idle(self, timeout: float) -> bool:
         """Wait until no attempt runs and every report has its verdict; gives whether that came within `timeout`."""
         deadline = self._loop.time() + timeout
-        while self._attempts or self._reports:
+        while self._attempts or self._sent or self._reports:
             left = deadline - self._loop.time()
             if left <= 0:
                 return False
@@ -331,8 +373,10 @@ class ActivityTasks:
 
     def close(self) -> None:
         """Give up on reports that have not got through; their leases tell the engine."""
+        self._is_closed = True
+        for lost in (*(report.label for report in self._reports), *self._sent):
+            _log.warning("activity.report_lost what=%s: the worker stops before it was taken", lost)
         for report in self._reports:
-            _log.warning("activity.report_lost what=%s: the worker stops before it was taken", report.label)
             report.drop()
         self._reports.clear()
 

@@ -49,7 +49,22 @@ class Answers:
         self, task: WorkflowTask, completion: CompleteWorkflowTaskRequest, on_refused: Callable[[], None]
     ) -> None:
         """Complete a workflow task; `on_refused` is called if the engine will not have it."""
+        try:
+            answer = self._service.complete_workflow_task(completion)
+        except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
+            self._completion_report(task, completion, on_refused).refuse(error)
+            return
 
+        # A report remembers how to be repeated; hardly any answer needs that.
+        def look(answer: asyncio.Future[Any] | Reply[Any]) -> None:
+            if not isinstance(answer, Reply) or answer.exception() is not None:
+                self._completion_report(task, completion, on_refused).take(answer)
+
+        call_back(answer, look)
+
+    def _completion_report(
+        self, task: WorkflowTask, completion: CompleteWorkflowTaskRequest, on_refused: Callable[[], None]
+    ) -> Report:
         def on_verdict(error: BaseException | None) -> None:
             if error is None:
                 return
@@ -61,7 +76,7 @@ class Answers:
             else:
                 log_refusal(task, error)
 
-        self._send(self._service.complete_workflow_task, completion, task, on_verdict)
+        return self._report(self._service.complete_workflow_task, completion, task, on_verdict)
 
     def record(
         self,
@@ -71,7 +86,27 @@ class Answers:
         on_refused: Callable[[], None],
     ) -> None:
         """Record markers of a workflow task that goes on; one of the two is called."""
+        try:
+            answer = self._service.record_markers(request)
+        except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
+            self._record_report(task, request, on_recorded, on_refused).refuse(error)
+            return
 
+        def look(answer: asyncio.Future[Any] | Reply[Any]) -> None:
+            if isinstance(answer, Reply) and answer.exception() is None:
+                on_recorded(answer.result())
+            else:
+                self._record_report(task, request, on_recorded, on_refused).take(answer)
+
+        call_back(answer, look)
+
+    def _record_report(
+        self,
+        task: WorkflowTask,
+        request: RecordMarkersRequest,
+        on_recorded: Callable[[RecordMarkersResponse], None],
+        on_refused: Callable[[], None],
+    ) -> Report:
         def on_verdict(error: BaseException | None) -> None:
             if error is None:
                 on_recorded(report.answer)
@@ -80,7 +115,7 @@ class Answers:
                 log_refusal(task, error)
 
         report = self._report(self._service.record_markers, request, task, on_verdict)
-        report.send()
+        return report
 
     def answer_query(self, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
         """Answer a task that only asks a question."""
@@ -104,17 +139,7 @@ class Answers:
         task: WorkflowTask,
         on_verdict: Callable[[BaseException | None], None],
     ) -> None:
-        def look(answer: asyncio.Future[Any] | Reply[Any]) -> None:
-            if isinstance(answer, Reply) and answer.exception() is None:
-                on_verdict(None)
-            else:
-                self._report(call, request, task, on_verdict).take(answer)
-
-        # A report remembers how to be repeated; hardly any answer needs that.
-        try:
-            call_back(call(request), look)
-        except Exception as error:  # noqa: BLE001 - a service may refuse before it hands out a future
-            self._report(call, request, task, on_verdict).refuse(error)
+        self._report(call, request, task, on_verdict).send()
 
     def _report(
         self,

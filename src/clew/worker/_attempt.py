@@ -130,6 +130,9 @@ class Attempt:
         self.key: AttemptKey = (token.shard, token.run_key, token.lease_id)
         self.definition = definition
         self.settle = settle
+        # Each attempt is asked for these, and what an object has itself is read several times as fast.
+        self.beat = self.local = self.report = None
+        self.is_gone = self.is_over = self.has_ended = self.is_cancel_wanted = False
         self.started_at = self.acked_at = started_at
 
     @property

@@ -48,7 +48,7 @@ CROWD_SECONDS: Final = 0.05
 
 def falls_asleep(commands: Sequence[Command], position: int) -> bool:
     """Whether a run whose history ends at `position`, and that answers with `commands`, has gone to sleep for long."""
-    if position > SLEEPER_EVENTS_MAX or not commands:
+    if position > SLEEPER_EVENTS_MAX or not commands or type(commands[0]) is not StartTimer:
         return False
     return all(type(command) is StartTimer and command.start_to_fire_timeout >= SLEEP for command in commands)
 

@@ -76,6 +76,8 @@ class Machines:
             runs_local_activities=runs_local_activities,
             metric_meter=None if metric_meter is MetricMeter.noop else metric_meter,
             deployment_version=self._deployment_version,
+            identity=identity,
+            is_sticky=True,
             versioning_behavior=(
                 deployment.default_versioning_behavior if deployment is not None else VersioningBehavior.UNSPECIFIED
             ),
@@ -105,6 +107,8 @@ class Machines:
 
     def sign(self, completion: CompleteWorkflowTaskRequest, *, is_sticky: bool) -> CompleteWorkflowTaskRequest:
         """Add what only the worker knows to the answer of a machine."""
+        if completion.is_sticky is is_sticky and completion.identity == self._identity:
+            return completion
         return msgspec.structs.replace(
             completion, identity=self._identity, is_sticky=is_sticky, deployment_version=self._deployment_version
         )

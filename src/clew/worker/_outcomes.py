@@ -61,7 +61,7 @@ class Outcomes:
             ApplicationError: It cannot be stored.
         """
         payloads = (self._payload_converter.to_stored(result),)
-        size = len(memoryview(payloads[0]))
+        size = len(payloads[0])
         if size > self._limits.payload_bytes_max:
             raise ApplicationError(
                 f"The result of {attempt} has {size:,} bytes; the limit is {self._limits.payload_bytes_max:,}. "

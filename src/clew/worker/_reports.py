@@ -88,6 +88,10 @@ class Report:
         """Look at the error that the call raised, which somebody has made in the place of `send`."""
         self._refused(error)
 
+    def wait_for(self, answer: Awaitable[Any]) -> None:
+        """Take what will come of the call, which somebody has made in the place of `send`."""
+        call_back(answer, self._answered)
+
     def send(self) -> None:
         """Make the call."""
         try:

@@ -208,9 +208,10 @@ class TurnThreads:
 
     def lent_done(self, turn: Turn) -> None:
         """It is done in time."""
-        assert self._finish_here is not None, "nothing is lent unless it can be finished there"
+        finish = self._finish_here
+        assert finish is not None, "nothing is lent unless it can be finished there"
         try:
-            self._finish_here(turn)
+            finish(turn)
         except Exception as error:  # noqa: BLE001 - whatever it is must bring the worker down, not the engine
             self._on_error(error)
 

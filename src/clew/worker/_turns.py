@@ -191,10 +191,15 @@ class Activation(RunTurn):
         self.task = task
         self.make = make
 
-    def _do(self) -> ActivationResult | None:
-        if self.machine is None:
-            self.machine = self.of.machine = self.make(self.task)
-        return self.machine.activate(self.task)
+    def run(self) -> None:
+        """As the base class does, in one call."""
+        try:
+            machine = self.machine
+            if machine is None:
+                machine = self.machine = self.of.machine = self.make(self.task)
+            self.result = machine.activate(self.task)
+        except BaseException as error:  # noqa: BLE001 - becomes the failure of the task
+            self.error = error
 
 
 @final

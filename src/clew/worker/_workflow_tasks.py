@@ -293,16 +293,9 @@ class WorkflowTasks:
         run.turn = None
         if (
             result is not None
+            and result.is_answer_alone
             and type(result.completion) is CompleteWorkflowTaskRequest
-            and not (
-                run.is_dropped
-                or run.unrecorded
-                or run.extension is not None
-                or result.local_activities
-                or result.cancelled_local_activities
-                or result.forgotten_local_activities
-                or result.unrecorded_markers
-            )
+            and not (run.is_dropped or run.unrecorded or run.extension is not None)
         ):
             # The usual, also for an early task: it asks for nothing but what the engine keeps until that is durable.
             task = run.task
@@ -504,9 +497,11 @@ class WorkflowTasks:
     ) -> None:
         if self._metrics is not None:
             self._measure_answer(run, task, completion)
-        keeps = not run.is_dropped and not is_closed and (self._cached_runs_max > 0 or _has_locals(run))
-        if keeps and not _has_locals(run):
-            keeps = self._idle.is_worth_caching(completion.commands, run.position)
+        keeps = False
+        if not (is_closed or run.is_dropped):
+            keeps = _has_locals(run) or (
+                self._cached_runs_max > 0 and self._idle.is_worth_caching(completion.commands, run.position)
+            )
         if not keeps:
             self._drop(run)
         completion = self._machines.sign(completion, is_sticky=keeps)
@@ -547,7 +542,7 @@ class WorkflowTasks:
     def _send_completion(self, run: CachedRun, task: WorkflowTask, completion: CompleteWorkflowTaskRequest) -> None:
         self._settle()
         # Refused, the machine stands where history does not: its run has to be replayed.
-        self._answers.complete(task, completion, lambda: self._drop(run))
+        self._answers.complete(task, completion, functools.partial(self._drop, run))
         self._trim()
 
     def _send_answer(self, task: WorkflowTask, answer: AnswerQueryRequest) -> None:
@@ -575,7 +570,8 @@ class WorkflowTasks:
         self._open_count -= 1
         if self._metrics is not None:
             self._show_slots()
-        self._settle_slot()
+        settle_slot = self._settle_slot
+        settle_slot()
         if self._open_count == 0 and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
