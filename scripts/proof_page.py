@@ -192,7 +192,8 @@ def _crash_lines() -> list[str]:
         *lines,
         "Processes killed by `SIGKILL` at commits and file operations, each sweep with everything that was "
         "acknowledged "
-        "looked for afterwards (`make crash-soak`).",
+        "looked for afterwards, and disks put together as a loss of power would have left them at as many moments "
+        "(`make crash-soak`).",
         "",
         *_table(("sweep", "kills", "where", "checked"), rows),
     ]

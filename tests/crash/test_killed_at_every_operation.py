@@ -10,12 +10,15 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from clew.client import Client
 from clew.model import events as e
+from tests.crash.records import record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at SQLite through ldd")
 
@@ -66,13 +69,15 @@ async def test_killed_before_within_and_after_operations(tmp_path: Path) -> None
     assert run_program(quiet, 1_000_000, "before") == 0
     count = int(told(quiet)[-1].split()[1])
     assert count > 20, "the program wrote to its files"
-    kills = 0
+    began = time.monotonic()
+    kills: Counter[str] = Counter()
     for number in range(KILLS):
         folder = tmp_path / f"kill{number}"
         folder.mkdir()
         at = 1 + number * (count - 1) // max(KILLS - 1, 1)
         how = ("before", "within", "after")[number % 3]
-        kills += run_program(folder, at, how) == -9
+        kills[how] += run_program(folder, at, how) == -9
         assert run_program(folder, 0, how) == 0
         await check(folder)
-    assert kills >= KILLS * 2 // 3, "most of the programs were really killed"
+    assert kills.total() >= KILLS * 2 // 3, "most of the programs were really killed"
+    record("embedded_sqlite", began, kills=dict(kills), operations=count, runs=RUNS * KILLS)

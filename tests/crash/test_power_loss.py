@@ -11,16 +11,20 @@ import asyncio
 import os
 import pickle
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from clew.storage.sqlite import open_store
 from tests.conformance.store.rows import history_ids
+from tests.crash import records
 from tests.crash.watched_files import Journal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at SQLite through ldd")
@@ -121,10 +125,15 @@ async def test_what_was_acknowledged_survives_a_power_failure(tmp_path: Path) ->
     writes = sum(step.kind == "write" for step in journal.steps)
     assert writes > 500, "the writes of the store were seen"
     assert any(step.kind == "write" and len(step.data) > 1_000_000 for step in journal.steps), "the log was laid out"
+    began = time.monotonic()
+    moments: Counter[str] = Counter()
     for number in range(MOMENTS):
         count = chance.randrange(ready, len(journal.steps))
         torn = chance if number % 2 else None
         assert await lost_after(journal, count, tmp_path / f"disk{number}", torn) == []
+        shutil.rmtree(tmp_path / f"disk{number}")
+        moments["some sectors after the last sync" if torn else "nothing after the last sync"] += 1
+    records.record("power_loss_sqlite", began, kills=dict(moments), steps=len(journal.steps))
 
 
 async def test_a_store_that_does_not_sync_each_commit_is_found_out(tmp_path: Path) -> None:
