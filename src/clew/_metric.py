@@ -1,6 +1,7 @@
 """Metrics that activity and workflow code may record; users meet these as ``clew.common``.
 
-Owns: the abstract meter with its instruments, and the meter that records nothing.
+Owns: the abstract meter with its instruments, the meter that records nothing, and what clients and workers both record
+of their calls.
 Never: an exporter (``telemetry`` has those).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 MetricAttributes: TypeAlias = Mapping[str, str | int | float | bool]
 """Names and values that split a metric into series."""
@@ -206,3 +207,38 @@ class _NoopMeter(MetricMeter):
 
 
 MetricMeter.noop = _NoopMeter()
+
+
+@final
+class RequestMetrics:
+    """Calls of the service, counted and timed by the names of the published SDKs; for clients and workers.
+
+    A *long* call is one that waits for something to happen, such as the end of a run; counted apart, since its latency
+    is no sign of anything.
+
+    Args:
+        meter: With the attributes of who calls.
+    """
+
+    def __init__(self, meter: MetricMeter) -> None:
+        self._counters = {
+            name: meter.create_counter(f"clew_{name}", text)
+            for name, text in (
+                ("request", "calls of the service"),
+                ("request_failure", "those that were refused or did not get through"),
+                ("long_request", "calls of the service that wait for something to happen"),
+                ("long_request_failure", "those that were refused or did not get through"),
+            )
+        }
+        self._latencies = {
+            name: meter.create_histogram_timedelta(f"clew_{name}_latency", "until such a call was answered")
+            for name in ("request", "long_request")
+        }
+
+    def note(self, operation: str, took: timedelta, failure_code: str, *, is_long: bool = False) -> None:
+        """A call was answered; with a code when it failed."""
+        name, attributes = "long_request" if is_long else "request", {"operation": operation}
+        self._counters[name].add(1, attributes)
+        if failure_code:
+            self._counters[f"{name}_failure"].add(1, {**attributes, "status_code": failure_code})
+        self._latencies[name].record(max(took, timedelta(0)), attributes)

@@ -26,7 +26,7 @@ from clew.client._description import WorkflowExecution, WorkflowExecutionCount
 from clew.client._interceptor import Interceptor
 from clew.client._names import UNSET
 from clew.client._plugin import Plugin
-from clew.common import QueryRejectCondition
+from clew.common import MetricMeter, QueryRejectCondition
 from clew.converter import DataConverter
 from clew.service.tls import TLSConfig
 from clew.types import MethodAsyncNoParam, MethodAsyncSingleParam, MultiParamSpec, ParamType, ReturnType, SelfType
@@ -55,6 +55,7 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
         lazy: bool = False,
         api_key: str | None = None,
         tls: bool | TLSConfig | None = None,
+        metric_meter: MetricMeter | None = None,
     ) -> BlockingClient:
         """Open an engine and give a client of it.
 
@@ -70,6 +71,7 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
                 fork.
             api_key: Credentials for a server.
             tls: Speak TLS with a server: True, or with which certificates.
+            metric_meter: Where the client counts and times its calls.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
@@ -88,6 +90,7 @@ class BlockingClient(BlockingUpdateWithStartCalls, BlockingDeploymentCalls):
                 plugins=plugins,
                 api_key=api_key,
                 tls=tls,
+                metric_meter=metric_meter,
             )
 
         calls = BlockingCalls(connect)

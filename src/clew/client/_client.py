@@ -26,6 +26,7 @@ from clew.client._interceptor import (
     ListWorkflowsInput,
     OutboundInterceptor,
 )
+from clew.client._metrics import measured
 from clew.client._names import UNSET, workflow_target
 from clew.client._outbound import ServiceOutbound
 from clew.client._plugin import ClientConfig, ConnectConfig, Plugin
@@ -33,9 +34,7 @@ from clew.client._start import StartOptions, start_input
 from clew.client._target import PostgresTarget, ServerTarget, parse_target
 from clew.client._update_with_start import UpdateWithStartCalls
 from clew.client._values import Values
-from clew.common import (
-    QueryRejectCondition,
-)
+from clew.common import MetricMeter, QueryRejectCondition
 from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
 from clew.service.connection import Connection
@@ -61,6 +60,7 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         plugins: Sequence[Plugin] = (),
         api_key: str | None = None,
         tls: bool | TLSConfig | None = None,
+        metric_meter: MetricMeter | None = None,
     ) -> Client:
         """Open an engine and give a client of it.
 
@@ -78,6 +78,8 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
                 too are used by workers made with this client.
             api_key: Credentials for a server.
             tls: Speak TLS with a server: True, or with which certificates. By default when there is an `api_key`.
+            metric_meter: Where the client counts and times its calls (``clew_request`` and its kin); nowhere when not
+                given.
 
         Raises:
             ValueError: `target` is no connection string that this build can open.
@@ -95,6 +97,7 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
             identity=identity,
             default_workflow_query_reject_condition=default_workflow_query_reject_condition,
             plugins=plugins,
+            metric_meter=metric_meter,
         )
         try:
             await client._check_namespace()
@@ -113,6 +116,7 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         identity: str | None = None,
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
         plugins: Sequence[Plugin] = (),
+        metric_meter: MetricMeter | None = None,
     ) -> None:
         config: ClientConfig = {
             "namespace": namespace,
@@ -123,8 +127,8 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         }
         for plugin in plugins:
             config = plugin.configure_client(config)
-        self.connection = connection
         self.namespace = config["namespace"]
+        self.connection = connection if metric_meter is None else measured(connection, metric_meter, self.namespace)
         self.data_converter = config["data_converter"]
         self.identity = config["identity"] or _identity()
         self.interceptors: Sequence[Interceptor] = tuple(config["interceptors"])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, cast, final
 
+from clew._metric import RequestMetrics
 from clew.common import MetricAttributes, MetricMeter
 from clew.model import commands as c
 from clew.model.events import WorkflowExecutionStarted, WorkflowTaskScheduled, WorkflowTaskStarted
@@ -22,8 +23,6 @@ from clew.service.requests import ActivityTask, WorkflowTask
 _ZERO: Final = timedelta(0)
 
 _COUNTERS: Final = {
-    "request": "calls that this worker made of the service",
-    "request_failure": "those that were refused or did not get through",
     "workflow_completed": "runs that completed",
     "workflow_failed": "runs that failed",
     "workflow_canceled": "runs that ended as cancelled",
@@ -38,7 +37,6 @@ _COUNTERS: Final = {
     "sticky_cache_total_forced_eviction": "runs that left the cache for want of room, or because nothing came for them",
 }
 _LATENCIES: Final = {
-    "request_latency": "until such a call was answered",
     "workflow_endtoend_latency": "from the start of a run to its end",
     "workflow_task_schedule_to_start_latency": "how long a workflow task waited for a worker",
     "workflow_task_execution_latency": "from the hand-over of a workflow task to its answer",
@@ -77,6 +75,7 @@ class WorkerMetrics:
 
     def __init__(self, meter: MetricMeter, now: Callable[[], datetime]) -> None:
         self._now = now
+        self._requests = RequestMetrics(meter)
         self._counters = {name: meter.create_counter(PREFIX + name, text) for name, text in _COUNTERS.items()}
         self._latencies = {
             name: meter.create_histogram_timedelta(PREFIX + name, text) for name, text in _LATENCIES.items()
@@ -106,12 +105,8 @@ class WorkerMetrics:
         return self._now()
 
     def note_request(self, operation: str, began_at: datetime, failure_code: str) -> None:
-        """A call of the service was answered; with a code when it failed."""
-        attributes = {"operation": operation}
-        self.count("request", attributes)
-        if failure_code:
-            self.count("request_failure", {**attributes, "status_code": failure_code})
-        self.record("request_latency", self._now() - began_at, attributes)
+        """A call of the service was answered, with a code when it failed. None is a long one: tasks are handed over."""
+        self._requests.note(operation, self._now() - began_at, failure_code)
 
     def show_pollers(self, workflow_sessions: int, activity_sessions: int) -> None:
         """Show by how many sessions each kind of task is taken."""
