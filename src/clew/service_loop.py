@@ -246,6 +246,11 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Run a callback once the turns that wait now are over, or have had their share of the time; on the loop."""
         self._last.append(callback)
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether turns wait; on the loop."""
+        return bool(self._turns)
+
     def has_nothing_else(self) -> bool:
         """Whether nobody would notice if whatever runs now took a moment; asked by it, on the loop."""
         return not (self._ready or self._turns or self._last or self._outward or self._stopping)

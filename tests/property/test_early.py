@@ -6,6 +6,7 @@ been told of each run, as a cached machine does. The laws:
 
 * an activity goes out, a task is confirmed, and a caller is answered, only when what stands behind it is stored;
 * an answer that was taken came from a worker that had been told exactly what the history says before it;
+* an update's caller is told that it is completed only when that is stored, and nothing is stored of a rejected one;
 * what a worker has cached of a run is the beginning of that run's history, or it was told to forget it.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import unittest.mock
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -25,11 +27,14 @@ from clew.engine.early import EarlyTasks
 from clew.engine.runs import RunEntry
 from clew.model import commands as c
 from clew.model import events as e
+from clew.model import inputs as i
+from clew.model.failure import Failure
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from tests.property.test_express import (
     ACTIONS,
     LIMITS,
+    PAYLOADS,
     QUEUE,
     TURN,
     WORKFLOW_IDS,
@@ -98,7 +103,7 @@ class EarlyWorker(RecordingSink):
         self.confirmed_count += 1
         if self.unconfirmed.get(task.token.run_id) is not task:
             self.problems.append(f"confirmed, but not open: {task.token}")
-        self._expect_stored(task.token.run_id, task.started_event_id, "confirmed")
+        self._expect_stored(task.token.run_id, last_stored_of(task), "confirmed")
 
     def offer_workflow_task(self, task: r.WorkflowTask) -> None:
         run_id = task.token.run_id
@@ -150,9 +155,10 @@ class EarlyWorker(RecordingSink):
 
 
 def last_stored_of(task: r.WorkflowTask) -> int:
-    """The last event of a task that is stored when it goes out; what a repeated task begins with is stored with its
-    answer."""
-    return task.started_event_id if task.attempt == 1 else task.token.scheduled_event_id - 1
+    """The last event of a task that is stored when it goes out; what a repeated task begins with, or one made for an
+    update, is stored with its answer."""
+    is_virtual = task.attempt > 1 or task.messages
+    return task.token.scheduled_event_id - 1 if is_virtual else task.started_event_id
 
 
 class EarlyPlayer(Player):
@@ -164,6 +170,10 @@ class EarlyPlayer(Player):
         self._random = random
         self.sink: EarlyWorker = EarlyWorker(self.store, lambda: random.random() < 0.8)
         self._checks: list[asyncio.Task[None]] = []
+        self._calls: list[asyncio.Task[None]] = []
+        self._leaves_nothing = False
+        self.outcomes: list[str] = []
+        """What became of the updates whose callers were told."""
 
     async def play(self, script: list[Action]) -> None:
         with unittest.mock.patch("clew.engine.pipeline.HELD_FLUSHES_MAX", 4):
@@ -206,8 +216,10 @@ class EarlyPlayer(Player):
 
     def _answer(self, task: r.WorkflowTask, commands: tuple[c.Command, ...], *, is_sticky: bool) -> None:
         super()._answer(task, commands, is_sticky=is_sticky)
-        if not is_sticky:
+        if not is_sticky or (self._leaves_nothing and not commands):
             self.sink.cached.pop(task.token.run_id, None)
+        if self._leaves_nothing and not commands:
+            return
         self._checks.append(
             asyncio.ensure_future(self._check_taken(task, self.sink.told[id(task)], len(self.answers) - 1))
         )
@@ -228,6 +240,53 @@ class EarlyPlayer(Player):
             self.sink.problems.append(f"taken, but not stored: {task.token}")
         elif known != history[: last_stored_of(task)]:
             self.sink.problems.append(f"taken, but of something else: {task.token}")
+
+    def _messages_of(self, task: r.WorkflowTask) -> dict[str, Any]:
+        """Updates are accepted and completed, rejected, or passed over."""
+        found: dict[str, list[Any]] = {"acceptances": [], "completions": [], "rejections": []}
+        for message in task.messages:
+            names = {"message_id": message.message_id, "update_id": message.request.update_id}
+            chance = self._random.random()
+            if chance < 0.6:
+                found["acceptances"].append(i.UpdateAcceptance(**names))
+                done = {**names, "message_id": names["message_id"] + "/done"}
+                found["completions"].append(i.UpdateCompletion(**done, outcome=e.UpdateOutcome(result=PAYLOADS[1])))
+            elif chance < 0.9:
+                found["rejections"].append(i.UpdateRejection(**names, failure=Failure(message="no")))
+        self._leaves_nothing = bool(task.messages) and not found["acceptances"]
+        return {name: tuple(messages) for name, messages in found.items()}
+
+    def do_update(self, workflow_id: str) -> None:
+        """Update; the caller must be told what is stored, and nothing may be stored of what is rejected."""
+        self._number += 1
+        update_id = f"update-{self._number}"
+        request = r.UpdateWorkflowRequest(
+            namespace="default", workflow_id=workflow_id, request=e.UpdateRequest(update_id=update_id, name="u")
+        )
+
+        async def call() -> None:
+            try:
+                told = await self.engine.update_workflow(request)
+            except RPCError:
+                return
+            kinds = [
+                type(event).__name__
+                for event in self.sink.history(told.run_id)
+                if getattr(event, "update_id", None) == update_id
+                or getattr(event, "protocol_instance_id", None) == update_id
+            ]
+            if told.outcome is None:
+                return
+            self.outcomes.append("rejected" if told.outcome.failure is not None else "completed")
+            wanted = (
+                ["WorkflowExecutionUpdateAccepted", "WorkflowExecutionUpdateCompleted"]
+                if told.outcome.failure is None
+                else []
+            )
+            if kinds != wanted:
+                self.sink.problems.append(f"{update_id} was told to be {self.outcomes[-1]}; stored are {kinds}")
+
+        self._calls.append(asyncio.ensure_future(call()))
 
     def do_fail_task(self) -> None:
         for task in self.sink.workflow_tasks[:1]:
@@ -256,6 +315,8 @@ def make_script(random: Random) -> list[Action]:
             script.append(("start", workflow_id, {}))
         if random.random() < 0.1:
             script.append(("query", workflow_id))
+        if random.random() < 0.15:
+            script.append(("update", workflow_id))
         if random.random() < 0.07:
             script.append(("outcome", random.choice(["conflict", "unavailable"])))
         (make,) = random.choices(list(ACTIONS), list(ACTIONS.values()))
@@ -268,6 +329,7 @@ def make_script(random: Random) -> list[Action]:
 @pytest.mark.parametrize("group", range(4))
 def test_nothing_that_is_not_stored_is_seen_or_stays(group: int) -> None:
     early = evicted = confirmed = asked = 0
+    outcomes: Counter[str] = Counter()
     for seed in range(group * SEEDS, (group + 1) * SEEDS):
         random = Random(seed)
         player = EarlyPlayer(random)
@@ -277,10 +339,12 @@ def test_nothing_that_is_not_stored_is_seen_or_stays(group: int) -> None:
         evicted += player.sink.evicted_count
         confirmed += player.sink.confirmed_count
         asked += player.sink.queries_count
+        outcomes.update(player.outcomes)
     assert early > 3 * SEEDS, "hardly any task was taken early"
     assert evicted > SEEDS / 4, "hardly any cause was lost"
     assert confirmed > SEEDS / 4, "hardly any answer came late"
     assert asked > SEEDS / 4, "hardly any question was asked"
+    assert min(outcomes["completed"], outcomes["rejected"]) > SEEDS / 4, "hardly any update had an outcome"
 
 
 def test_a_worker_that_is_not_told_to_forget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,9 +321,18 @@ class Player:
                 command = msgspec.structs.replace(command, timer_id=f"t-{self._number}")
             named.append(command)
         request = i.CompleteWorkflowTaskRequest(
-            token=task.token, commands=tuple(named), identity="w", is_sticky=is_sticky, waiting_on=("here",)
+            token=task.token,
+            commands=tuple(named),
+            identity="w",
+            is_sticky=is_sticky,
+            waiting_on=("here",),
+            **self._messages_of(task),
         )
         self._tell(self.engine.complete_workflow_task(request))
+
+    def _messages_of(self, task: r.WorkflowTask) -> dict[str, Any]:
+        """What an answer says of updates; no script here sends one."""
+        return {}
 
     def do_steps(self, sizes: tuple[int, ...], slip: int) -> None:
         """Record steps of the first task that is held; `slip` puts them after another event than the last one known."""

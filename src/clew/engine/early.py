@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from clew.engine.express_tasks import ANSWERED, BEGUN, DURABLE, EVICTED, ExpressSubmission
-from clew.engine.matching import Matcher
+from clew.engine.early_causes import ANSWERED, BEGUN, DURABLE, EVICTED, EarlyCause
+from clew.engine.express_tasks import ExpressSubmission
+from clew.engine.matching import Matcher, Session
 from clew.engine.pipeline import CommitPipeline
 from clew.engine.runs import RunEntry
 from clew.model.inputs import TaskToken
@@ -42,7 +43,35 @@ class EarlyTasks:
         self._matcher = matcher
         self._pipeline = pipeline
 
-    def rests_on(self, entry: RunEntry, token: TaskToken) -> ExpressSubmission | None:
+    def begin(self, cause: EarlyCause, task: WorkflowTask, session: Session) -> bool:
+        """Give out the task of a transition that took the general way, if it can be begun at once, and hold the
+        transition for its answer; gives whether that is done."""
+        entry, sink = cause.entry, session.early_sink
+        if (
+            sink is None
+            or entry.early is not None
+            or entry.unsettled_count  # It might overtake a task that waits for its commit.
+            or entry.is_discarded
+            or entry.queries
+            or entry.queries_on_task
+            or not sink.offer_early_workflow_task(task)
+        ):
+            return False
+        cause.session = cause.early_session = session
+        cause.task = task
+        cause.early = BEGUN
+        entry.early = cause
+        self._pipeline.hold(cause)
+        return True
+
+    def take_answer(self, cause: EarlyCause) -> bool:
+        """Whether an answer for the general way comes in time to be written with its cause; it rests on that then."""
+        if cause.early != BEGUN or cause.entry.open_head is not cause:
+            return False
+        cause.early = ANSWERED
+        return True
+
+    def rests_on(self, entry: RunEntry, token: TaskToken) -> EarlyCause | None:
         """What gave out the task of this token before it was durable, which it still is not."""
         cause = entry.early
         if cause is None or cause.task is None or cause.task.token.lease_id != token.lease_id:
@@ -56,7 +85,7 @@ class EarlyTasks:
             cause.early = ANSWERED
             answer.rests_on = cause
 
-    def note_durable(self, cause: ExpressSubmission) -> bool:
+    def note_durable(self, cause: EarlyCause) -> bool:
         """An early task's cause is durable; gives whether its task is still to be offered in the usual way."""
         entry, task, session = cause.entry, cause.task, cause.session
         stage, cause.early = cause.early, DURABLE
@@ -73,7 +102,7 @@ class EarlyTasks:
             return self._matcher.use_workflow_credit(session)
         return not isinstance(task, WorkflowTask)
 
-    def may_offer_again(self, cause: ExpressSubmission) -> bool:
+    def may_offer_again(self, cause: EarlyCause) -> bool:
         """Whether the early task of a cause that may or may not be durable can be offered, should it prove to be so."""
         return cause.session is not None and self._matcher.use_workflow_credit(cause.session)
 
@@ -88,9 +117,7 @@ class EarlyTasks:
         if session is not None and session.is_attached:
             session.sink.evict_workflow(entry.state.namespace, entry.state.run_id)
 
-    def when_durable(
-        self, entry: RunEntry, cause: ExpressSubmission, reply: Reply[None], go_on: Callable[[], None]
-    ) -> None:
+    def when_durable(self, entry: RunEntry, cause: EarlyCause, reply: Reply[None], go_on: Callable[[], None]) -> None:
         """Go on with an unusual answer once the cause of its task is durable; refuse it if that is lost."""
 
         def settled() -> None:

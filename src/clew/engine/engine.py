@@ -184,11 +184,13 @@ class Engine:
             versions=self._versions,
             peers=peers,
         )
+        self._early = EarlyTasks(self._matcher, self._pipeline)
         self._funnel: Funnel = Funnel(
             clock=clock,
             cache=self._cache,
             pipeline=self._pipeline,
             desk=self._desk,
+            early=self._early,
             adopt_new_run=lambda entry, state: self._starter.adopt_successor(entry, state),
             on_changed=self._changed,
             on_outbox=self._deliver,
@@ -218,7 +220,6 @@ class Engine:
             on_stale=self._discarded,
             telemetry=telemetry,
         )
-        self._early = EarlyTasks(self._matcher, self._pipeline)
         self._express = Express(
             clock=clock,
             entropy=entropy,
@@ -425,6 +426,7 @@ class Engine:
         return self._change(
             request,
             lambda s, now: decide_signal(s, request, now, limits=self._limits(request.namespace)),
+            may_be_early=True,
         )
 
     async def signal_with_start(self, request: r.SignalWithStartRequest) -> r.StartWorkflowResponse:
@@ -706,6 +708,7 @@ class Engine:
             request.token,
             lambda entry: partial(self._decide_complete_workflow_task, entry, request),
             needs_started=True,
+            may_answer_early=True,
             on_committed=(lambda entry, _: self._queries.on_task_completed(entry, request.query_results))
             if request.query_results
             else None,
@@ -838,6 +841,7 @@ class Engine:
         *,
         first_execution_run_id: str = "",
         reply: Callable[[RunEntry, Transition], Any] | None = None,
+        may_be_early: bool = False,
     ) -> asyncio.Future[Any]:
         """Change the run that a client names: the run given, else the current one."""
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -849,7 +853,7 @@ class Engine:
             check_chain(entry, first_execution_run_id)
             return entry
 
-        operation = Operation(decide, future, locate=locate, reply=reply)
+        operation = Operation(decide, future, locate=locate, reply=reply, may_be_early=may_be_early)
         try:
             entry = self._locator.at_hand(request.namespace, request.workflow_id, request.run_id)
             if entry is not None:
@@ -869,6 +873,7 @@ class Engine:
         bind: Callable[[RunEntry], Decision],
         *,
         needs_started: bool = False,
+        may_answer_early: bool = False,
         on_committed: Callable[[RunEntry, Transition], None] | None = None,
         reply: Callable[[RunEntry, Transition], Any] | None = None,
     ) -> Reply[Any]:
@@ -877,15 +882,23 @@ class Engine:
         if self._refuses(future):
             return future
         entry = self._locator.by_token_at_hand(token)
-        if entry is not None and (cause := self._early.rests_on(entry, token)) is not None:
+        lacks_started = needs_started and entry is not None and _lacks_started(entry)
+        cause = None if entry is None else self._early.rests_on(entry, token)
+        if (
+            entry is not None
+            and cause is not None
+            and not (may_answer_early and not lacks_started and self._early.take_answer(cause))
+        ):
             self._early.when_durable(
                 entry,
                 cause,
                 future,
                 lambda: self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply)),
             )
-        elif entry is not None and not (needs_started and _lacks_started(entry)):
-            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed, reply))
+        elif entry is not None and not lacks_started:
+            operation = self._bound(bind, entry, token, future, on_committed, reply)
+            operation.rests_on = cause
+            self._funnel.apply(entry, operation)
         else:
             self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply))
         return future
@@ -983,7 +996,7 @@ class Engine:
             operation.decide = bind(again)
             return again
 
-        operation = Operation(bind(entry), locate=locate)
+        operation = Operation(bind(entry), locate=locate, may_be_early=True)
         self._funnel.apply(entry, operation)
 
     async def _wake_due_later(self, entry: RunEntry) -> None:

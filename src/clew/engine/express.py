@@ -26,10 +26,8 @@ from clew.core.state import ExecutionState
 from clew.core.transition import Transition
 from clew.engine.attention import Attention
 from clew.engine.early import EarlyTasks, worthless
+from clew.engine.early_causes import ANSWERED, BEGUN, DURABLE
 from clew.engine.express_tasks import (
-    ANSWERED,
-    BEGUN,
-    DURABLE,
     ExpressSubmission,
     make_activity_task,
     make_workflow_task,
@@ -383,7 +381,7 @@ class Express:
         due_at = None if timeout is None else events[-1].event_time + timeout
         cause = entry.early
         if (
-            cause is not None
+            type(cause) is ExpressSubmission
             and cause.early == BEGUN
             and entry.open_head is cause
             and cause.more is None

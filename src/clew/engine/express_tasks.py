@@ -6,55 +6,39 @@ Never: decides, or sends anything.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from clew.core.idempotency import idempotency_key
 from clew.core.pending import PendingWorkflowTask
 from clew.core.replies import StartedWorkflowTask
+from clew.engine.early_causes import EarlyCause
 from clew.engine.matching import Session
 from clew.engine.offers import ActivityOffer, Offer, WorkflowOffer
-from clew.engine.pipeline import Submission
 from clew.engine.runs import RunEntry
 from clew.model.events import ActivityTaskScheduled, Event
 from clew.model.inputs import TaskToken
 from clew.service.reply import Reply
 from clew.service.requests import ActivityTask, RecordMarkersResponse, StartWorkflowResponse, WorkflowTask
 
-NOT_EARLY: Final = 0
-BEGUN: Final = 1
-"""The task went to its worker ahead of the commit, and has no answer yet."""
-ANSWERED: Final = 2
-EVICTED: Final = 3
-"""The run's memory was given up before the commit; whatever the worker had of it is void."""
-DURABLE: Final = 4
 
-
-class ExpressSubmission(Submission, eq=False):
+class ExpressSubmission(EarlyCause, eq=False):
     """One express transition, or one and the answer to the workflow task that it has made ready, in one write.
 
     Args:
         request: The input, for the general way if the commit loses its guard.
         answer: What the caller is told after the commit.
-        session: Who gets `task`.
-        task: What goes out after the commit.
         others: Further tasks that go out, each with the session that gets it.
         forget_until: The last event that the worker has cached from now on; 0 when that has not changed.
-        early: How far the workflow task has got that was given to a worker before the commit (see ``engine.early``).
-        early_session: Who was given it.
         rider: The reply to the answer that has joined this write.
         rests_on: The transition that gave out the task which this one answers, if that was not durable then.
     """
 
     request: Any = None
     answer: StartWorkflowResponse | RecordMarkersResponse | None = None
-    session: Session | None = None
-    task: WorkflowTask | ActivityTask | None = None
     others: list[tuple[Session, ActivityTask]] | None = None
     forget_until: int = 0
-    early: int = NOT_EARLY
-    early_session: Session | None = None
     rider: Reply[None] | None = None
-    rests_on: ExpressSubmission | None = None
+    rests_on: EarlyCause | None = None
 
 
 def tasks_of(submission: ExpressSubmission) -> list[tuple[Session, WorkflowTask | ActivityTask]]:

@@ -30,10 +30,12 @@ from clew.core.transition import (
     WorkflowTaskReady,
 )
 from clew.engine.background import Background
-from clew.engine.offers import Offer, OfferDesk
+from clew.engine.early import EarlyTasks, worthless
+from clew.engine.early_causes import DURABLE, EarlyCause
+from clew.engine.offers import Offer, OfferDesk, WorkflowOffer
 from clew.engine.outbox_rows import OUTBOX_EFFECTS
 from clew.engine.peers import Peers
-from clew.engine.pipeline import CommitPipeline, Outcome, Submission
+from clew.engine.pipeline import CommitPipeline, Outcome
 from clew.engine.runs import RunCache, RunEntry
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.clock import Clock
@@ -70,9 +72,23 @@ class Operation:
         reply: Makes the answer from the committed transition; by default the transition's own reply.
         tasks_delete, outbox_delete: Rows to remove in the same commit.
         on_committed: Called after the commit, before the answer.
+        may_be_early: Whether the workflow task that it makes ready may be begun before the commit.
+        rests_on: What had given out the task that this answers and was not durable then; should that be lost, this is
+            never decided again (see ``engine.early``).
     """
 
-    __slots__ = ("attempts", "decide", "future", "locate", "on_committed", "outbox_delete", "reply", "tasks_delete")
+    __slots__ = (
+        "attempts",
+        "decide",
+        "future",
+        "locate",
+        "may_be_early",
+        "on_committed",
+        "outbox_delete",
+        "reply",
+        "rests_on",
+        "tasks_delete",
+    )
 
     def __init__(
         self,
@@ -84,6 +100,8 @@ class Operation:
         tasks_delete: list[int] | None = None,
         outbox_delete: int | None = None,
         on_committed: Callable[[RunEntry, Transition], None] | None = None,
+        may_be_early: bool = False,
+        rests_on: EarlyCause | None = None,
     ) -> None:
         self.decide = decide
         self.future = future
@@ -92,7 +110,14 @@ class Operation:
         self.tasks_delete = tasks_delete
         self.outbox_delete = outbox_delete
         self.on_committed = on_committed
+        self.may_be_early = may_be_early
+        self.rests_on = rests_on
         self.attempts = 0
+
+    @property
+    def is_worthless(self) -> bool:
+        """Whether it answers a task whose cause was lost, or may have been."""
+        return self.rests_on is not None and self.rests_on.early != DURABLE
 
     def answer(self, value: Any) -> None:
         """Give the caller its answer, if anyone still waits."""
@@ -107,7 +132,7 @@ class Operation:
             self.future.set_exception(error)
 
 
-class OpSubmission(Submission, eq=False):
+class OpSubmission(EarlyCause, eq=False):
     """A submission with its operation and the offers to make once it is durable."""
 
     operation: Operation | None = None
@@ -136,6 +161,7 @@ class Funnel:
         cache: RunCache,
         pipeline: CommitPipeline,
         desk: OfferDesk,
+        early: EarlyTasks,
         adopt_new_run: Callable[[RunEntry, ExecutionState], RunEntry],
         on_changed: Callable[[RunEntry, Transition], None],
         on_outbox: Callable[[list[OutboxRow]], None],
@@ -148,6 +174,7 @@ class Funnel:
         self._cache = cache
         self._pipeline = pipeline
         self._desk = desk
+        self._early = early
         self._adopt_new_run = adopt_new_run
         self._on_changed = on_changed
         self._on_outbox = on_outbox
@@ -199,8 +226,18 @@ class Funnel:
         new_run = transition.new_run
         if new_run is not None:
             self._submit_with_new_run(submission, *new_run, now)
-        else:
+        elif operation is None or not operation.may_be_early or not self._begin_early(submission):
             self._pipeline.submit(submission)
+
+    def _begin_early(self, submission: OpSubmission) -> bool:
+        """Let a worker of this process begin with the workflow task, if that is all that this transition gives out."""
+        if len(submission.offers) != 1 or submission.tasks_put or submission.tasks_delete:
+            return False
+        offer = submission.offers[0]
+        if type(offer) is not WorkflowOffer or offer.session.early_sink is None or offer.started.attempt > 1:
+            return False
+        task = self._desk.task_at_hand(offer)
+        return task is not None and self._early.begin(submission, task, offer.session)
 
     def submit_prepared(self, submission: OpSubmission) -> None:
         """Commit a submission whose tasks are handed over already."""
@@ -241,7 +278,9 @@ class Funnel:
         """Tell what was decided on this state once that state is durable; decide again if it never became so."""
 
         def settled() -> None:
-            if entry.is_discarded and operation.locate is not None:
+            if operation.is_worthless:
+                operation.refuse(worthless())
+            elif entry.is_discarded and operation.locate is not None:
                 self.spawn(self.retry(operation))
             elif operation.future is None or self._peers.is_alone:
                 tell()
@@ -309,8 +348,9 @@ class Funnel:
             self.lost(submission, outcome)
             return
         entry, transition, operation = submission.entry, submission.decided, submission.operation
-        for offer in submission.offers:
-            self._desk.send(offer)
+        if not submission.early or self._early.note_durable(submission):
+            for offer in submission.offers:
+                self._desk.send(offer)
         if submission.tasks_put:
             self._desk.note_rows(submission.tasks_put)
         if submission.sticky_elsewhere:
@@ -341,6 +381,11 @@ class Funnel:
     def lost(self, submission: OpSubmission, outcome: Outcome) -> None:
         """A submission was not committed, or nobody knows: take its offers back, and decide again if that may help."""
         operation = submission.operation
+        if submission.early and not (isinstance(outcome, StoreError) and self._early.may_offer_again(submission)):
+            # The worker gives the slot back by itself.
+            submission.offers = []
+        if operation is not None and operation.is_worthless:
+            operation.refuse(worthless())
         if isinstance(outcome, StoreError):
             self._on_failed(submission.entry, outcome)
             if submission.offers or submission.tasks_put or submission.tasks_delete:

@@ -362,51 +362,59 @@ class OfferDesk:
         surplus = events[-1].event_id - _last_event_id(offer.started)
         return events[:-surplus] if surplus > 0 else events
 
+    def task_at_hand(self, offer: WorkflowOffer) -> WorkflowTask | None:
+        """The task as it will be sent; None when its events have to be read first."""
+        events = self._events_at_hand(offer)
+        return None if events is None else self._make_workflow_task(offer, events)
+
     def _send_workflow_task(self, offer: WorkflowOffer, events: list[Event]) -> None:
-        entry, started = offer.entry, offer.started
-        state = entry.state
+        entry = offer.entry
         if entry.queries:
             entry.queries_on_task += entry.queries
             entry.queries = []
+        offer.session.sink.offer_workflow_task(self._make_workflow_task(offer, events))
+
+    @staticmethod
+    def _make_workflow_task(offer: WorkflowOffer, events: list[Event]) -> WorkflowTask:
+        entry, started = offer.entry, offer.started
+        state = entry.state
         if started.synthetic_events:
             events = [*events, *started.synthetic_events]
-        offer.session.sink.offer_workflow_task(
-            WorkflowTask(
-                token=TaskToken(
-                    namespace=state.namespace,
-                    workflow_id=state.workflow_id,
-                    run_id=state.run_id,
-                    shard=entry.shard,
-                    run_key=entry.run_key,
-                    scheduled_event_id=started.scheduled_event_id,
-                    started_event_id=started.started_event_id,
-                    attempt=started.attempt,
-                    lease_id=started.lease_id,
-                ),
-                workflow_type=state.workflow_type,
-                task_queue=state.task_queue,
-                attempt=started.attempt,
-                previous_started_event_id=started.previous_started_event_id,
+        return WorkflowTask(
+            token=TaskToken(
+                namespace=state.namespace,
+                workflow_id=state.workflow_id,
+                run_id=state.run_id,
+                shard=entry.shard,
+                run_key=entry.run_key,
+                scheduled_event_id=started.scheduled_event_id,
                 started_event_id=started.started_event_id,
-                events=tuple(events),
-                is_partial=offer.is_partial,
-                queries=tuple([q.task for q in entry.queries_on_task]) if entry.queries_on_task else (),
-                messages=tuple(
-                    [
-                        UpdateMessage(
-                            message_id=u.message_id,
-                            request=u.request,
-                            sequencing_event_id=u.sequencing_event_id,
-                        )
-                        for u in started.updates
-                    ]
-                )
-                if started.updates
-                else (),
-                scheduled_time=started.scheduled_time,
-                started_time=started.started_time,
-                workflow_task_timeout=state.workflow_task_timeout,
+                attempt=started.attempt,
+                lease_id=started.lease_id,
+            ),
+            workflow_type=state.workflow_type,
+            task_queue=state.task_queue,
+            attempt=started.attempt,
+            previous_started_event_id=started.previous_started_event_id,
+            started_event_id=started.started_event_id,
+            events=tuple(events),
+            is_partial=offer.is_partial,
+            queries=tuple([q.task for q in entry.queries_on_task]) if entry.queries_on_task else (),
+            messages=tuple(
+                [
+                    UpdateMessage(
+                        message_id=u.message_id,
+                        request=u.request,
+                        sequencing_event_id=u.sequencing_event_id,
+                    )
+                    for u in started.updates
+                ]
             )
+            if started.updates
+            else (),
+            scheduled_time=started.scheduled_time,
+            started_time=started.started_time,
+            workflow_task_timeout=state.workflow_task_timeout,
         )
 
     async def _send_workflow_task_later(self, offer: WorkflowOffer) -> None:

@@ -288,8 +288,11 @@ class CommitPipeline:
             future.add_done_callback(partial(self._settle, heads))
 
     def _look_at_held(self) -> None:
-        """Drop what has been released, and release what has been held for long; look again after the next turns."""
+        """Drop what has been released, and release what has been held for long, or in vain: the turns are over, and
+        there is no answer. Look again after the next turns."""
         held, oldest = self._held, self._flush_number - HELD_FLUSHES_MAX
+        if not getattr(self._loop, "has_turns", True):
+            oldest = self._flush_number
         self._flush_number += 1
         while held and (not held[0].held_at or held[0].held_at <= oldest):
             self.release(held.popleft())

@@ -46,7 +46,7 @@ from clew.ports.store import RunRow, Store, StoreCorrupt
 from clew.service.requests import QueryResult, QueryTask
 
 if TYPE_CHECKING:
-    from clew.engine.express_tasks import ExpressSubmission
+    from clew.engine.early_causes import EarlyCause
     from clew.engine.pipeline import Submission
 
 ENTRIES_MAX: Final = 500
@@ -135,7 +135,7 @@ class RunEntry:
         self.next_at: datetime | None = None
         self.open_head: Submission | None = None
         """The first of what was submitted since the last flush."""
-        self.early: ExpressSubmission | None = None
+        self.early: EarlyCause | None = None
         """What is not durable yet, and has given its workflow task to a worker all the same (``engine.early``)."""
         self.plain_at = -1
         """The count of submissions at which the run was seen to be plain (see ``engine.express``)."""

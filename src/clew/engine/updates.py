@@ -84,6 +84,7 @@ class UpdateDesk:
                     answer,
                     locate=lambda: self._locator.find(request.namespace, request.workflow_id, state.run_id),
                     reply=lambda _, transition: transition.reply,
+                    may_be_early=True,
                 ),
             )
             admission: UpdateAdmission = await answer

@@ -154,6 +154,100 @@ async def test_an_unusual_answer_waits_for_the_cause() -> None:
     assert player.answers[-1] is None
 
 
+async def test_an_unusual_answer_in_time_joins_as_well() -> None:
+    player = await asyncio.to_thread(play, START, TWO_STEPS, TURN, RELEASE, TURN)
+    (write,) = [write for unit in player.store.log for write in unit]
+    assert [(batch.first_event_id, batch.last_event_id) for batch in write.batches] == [(1, 3), (4, 6)]
+    assert names(player)[-2:] == ["ActivityTaskScheduled", "TimerStarted"]
+    assert player.answers[-1] is None
+
+
+WAITING = (START, STEP, TURN, RELEASE, TURN)
+"""A run that is cached and waits for its activity."""
+
+
+def take_short_turns(player: HeldPlayer) -> None:
+    """From now on, so that an answer comes while its cause is held."""
+    player._random.choice = lambda choices: choices[2]  # type: ignore[method-assign]
+
+
+UPDATE: tuple[Action, ...] = (look(take_short_turns), ("update", "one"), TURN, ("command", (), True))
+
+
+async def test_a_signal_and_what_comes_of_it_are_one_write() -> None:
+    player = await asyncio.to_thread(play, *WAITING, ("signal", "one"), STEP, TURN, look(activities), RELEASE, TURN)
+    writes = [write for unit in player.store.log for write in unit]
+    assert len(writes) == 2
+    assert [(batch.first_event_id, batch.last_event_id) for batch in writes[1].batches] == [(6, 8), (9, 10)]
+    assert player.seen == [1], "what the signal leads to waits for the commit"
+    assert activities(player) == 2
+    assert player.answers[-2:] == [None, None]
+
+
+def play_update(chance: float, *script: Action) -> HeldPlayer:
+    """Play with a worker that accepts updates, or rejects them, as the chance says."""
+    player = HeldPlayer()
+    player._random.random = lambda: chance  # type: ignore[method-assign]
+    asyncio.run(player.play(list(script)))
+    return player
+
+
+ACCEPTS, REJECTS = 0.0, 0.7
+
+
+async def test_an_update_and_its_outcome_are_one_write() -> None:
+    told = look(lambda player: list(player.outcomes))
+    player = await asyncio.to_thread(play_update, ACCEPTS, *WAITING, *UPDATE, TURN, TURN, told, RELEASE, TURN, TURN)
+    writes = [write for unit in player.store.log for write in unit]
+    assert player.seen[1:] == [[]], "nobody is told before the commit"
+    assert player.outcomes == ["completed"]
+    assert len(writes) == 2
+    assert names(player)[-5:] == [
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+        "WorkflowTaskCompleted",
+        "WorkflowExecutionUpdateAccepted",
+        "WorkflowExecutionUpdateCompleted",
+    ]
+
+
+async def test_a_rejected_update_leaves_nothing_in_history() -> None:
+    player = await asyncio.to_thread(play_update, REJECTS, *WAITING, look(names), *UPDATE, TURN, RELEASE, TURN, TURN)
+    assert player.outcomes == ["rejected"]
+    assert names(player) == player.seen[0]
+
+
+async def test_an_update_that_is_lost_with_its_outcome_has_happened_to_nobody() -> None:
+    for outcome in ("conflict", "unavailable"):
+        player = await asyncio.to_thread(
+            play_update, ACCEPTS, *WAITING, look(names), ("outcome", outcome), *UPDATE, TURN,
+            look(lambda p: p.sink.evicted_count), RELEASE, TURN, TURN, look(lambda p: p.sink.evicted_count),
+        )  # fmt: skip
+        assert [player.seen[2], player.seen[3]] == [0, 1]
+        assert player.answers[-1][0].value == "workflow_task_not_found", outcome
+        if outcome == "unavailable":
+            assert names(player) == player.seen[0]
+            assert player.outcomes == [], "the caller was refused, and may send it again"
+
+
+async def test_a_task_that_is_not_answered_in_its_turn_holds_nothing_up() -> None:
+    """A loop that knows its turns releases what is held as soon as they are over."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        has_turns = False
+
+    player = HeldPlayer()
+    script = [START, TURN, look(lambda p: len(p.store.waiting))]
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(player.play(script))
+
+    player._random.choice = lambda choices: 2  # type: ignore[method-assign]
+    await asyncio.to_thread(run)
+    assert player.seen == [1]
+
+
 async def test_a_question_waits_while_its_worker_is_ahead_of_what_is_durable() -> None:
     def asked(player: HeldPlayer) -> int:
         return player.sink.queries_count
