@@ -53,6 +53,10 @@ bench-parked: $(VENV)/.stamp-dev ## Measure what a million parked runs cost thos
 bench-growth: $(VENV)/.stamp-dev ## Measure how cost grows with history, runs, backlog and payloads, and draw it
 	$(PY) -m benchmarks.growth --page $(ARGS)
 
+.PHONY: bench-servers
+bench-servers: $(VENV)/.stamp-dev ## Measure Clew's server beside the servers that are installed, and write the page
+	$(PY) -m benchmarks.servers --page $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: $(VENV)/.stamp-dev ## Install the engines that Clew is measured beside into build/peers (ARGS="dbos …")
 	scripts/bench_peers.sh $(PY) $(ARGS)

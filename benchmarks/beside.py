@@ -68,7 +68,7 @@ def main() -> int:
         print(f"{peer.title} is not installed (make bench-peers, or {peer.variable}); it is left out")
     engines = [engine for engine in (OURS, *peers.installed("sqlite")) if engine.name in wanted]
     if options.runs:
-        _measure(names, engines, options.runs, options.results, with_floor=FLOOR in wanted)
+        measure_in_turns(names, engines, options.runs, options.results, with_floor=FLOOR in wanted)
     records = read(options.results)
     print("\n".join(table(records)))
     if options.page:
@@ -79,23 +79,42 @@ def main() -> int:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measure(names: list[str], engines: list[Peer], runs: int, results: Path, *, with_floor: bool) -> None:
+def measure_in_turns(
+    names: list[str],
+    engines: list[Peer],
+    runs: int,
+    results: Path,
+    *,
+    with_floor: bool = False,
+    our_store: str = "sqlite",
+) -> None:
+    """Add figures to a file: each engine has its turn at each workload, as often as there are runs.
+
+    Args:
+        names: The workloads.
+        engines: Clew may be one of them.
+        runs: How often.
+        results: The file.
+        with_floor: Whether the floor has its turn beside W2.
+        our_store: What Clew is measured on, see ``benchmarks.peers.clew``.
+    """
     results.parent.mkdir(parents=True, exist_ok=True)
-    versions = {engine.name: peers.version_of(engine) if engine is not OURS else "" for engine in engines}
+    versions = {engine.name: peers.version_of(engine) if engine.name != OURS.name else "" for engine in engines}
     for turn in range(runs):
         for name in names:
             able = [engine for engine in engines if name in engine.workloads]
             start = turn % max(1, len(able))
             for engine in able[start:] + able[:start]:
-                _note(results, name, engine.name, versions[engine.name], _measure_one(engine, name))
+                store = our_store if engine.name == OURS.name else "sqlite"
+                _note(results, name, engine.name, versions[engine.name], _measure_one(engine, name, store))
             if with_floor and name == "W2":
                 _note(results, name, FLOOR, "", _floor())
 
 
-def _measure_one(engine: Peer, name: str) -> peers.Figures | None:
+def _measure_one(engine: Peer, name: str, store: str) -> peers.Figures | None:
     """The figures; None when the engine failed, which is said."""
     try:
-        return peers.measure(engine, name, SIZES[name])
+        return peers.measure(engine, name, SIZES[name], store)
     except peers.PeerFailed as error:
         print(error, flush=True)
         return None
