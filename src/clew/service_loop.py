@@ -26,6 +26,8 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
+import select
 import selectors
 import sys
 import threading
@@ -63,6 +65,8 @@ _CAN_POLL_ELSEWHERE: Final = tuple(
     kind for name in ("EpollSelector", "KqueueSelector") if (kind := getattr(selectors, name, None)) is not None
 )
 """Selectors that hear at once of a descriptor which another thread adds while one waits in them."""
+
+_WAKE_BYTES: Final = 4096
 
 _AWAKE: Final = 0
 _ON_LOCK: Final = 1
@@ -153,6 +157,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     _check_closed: Callable[[], None]
     _check_running: Callable[[], None]
     _process_events: Callable[[Any], None]
+    _remove_reader: Callable[[Any], bool]
+    _remove_writer: Callable[[Any], bool]
     _write_to_self: Callable[[], None]
     _asyncgen_firstiter_hook: Callable[[Any], None]
     _asyncgen_finalizer_hook: Callable[[Any], None]
@@ -166,6 +172,12 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self._watched: Any = getattr(self._selector, "_fd_to_key", None) or self._selector.get_map()
         """What the selector watches; one is the loop's own."""
         self._can_poll_elsewhere = isinstance(self._selector, _CAN_POLL_ELSEWHERE) and isinstance(self._watched, dict)
+        is_epoll = type(self._selector) is getattr(selectors, "EpollSelector", None) and self._can_poll_elsewhere
+        self._epoll: Any = getattr(self._selector, "_selector", None) if is_epoll else None
+        """What the selector is made of, where it is that: asked directly, it costs a third."""
+        self._wake_descriptor: int = self._ssock.fileno()
+        self._has_looked = False
+        """Whether the last round began with a look at the descriptors."""
         self._quiet_count = 0
         self._poller: _Poller | None = None
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -423,6 +435,11 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             self._process_events([(key, mask) for key, mask in poller.take() if self._watched.get(key.fd) is key])
         is_busy = bool(ready or self._turns or self._last or self._stopping)
         if len(self._watched) > 1 and (poller is None or not poller.is_waiting):
+            if is_busy and self._has_looked:
+                # What it has to do makes more to do, as a rule: it looks at descriptors every other time.
+                self._has_looked = False
+                return
+            self._has_looked = True
             if self._quiet_count < _QUIET_SLEEPS or not self._can_poll_elsewhere:
                 self._select(0 if is_busy else timeout)
                 return
@@ -442,13 +459,52 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Wait in the selector, and queue what it tells."""
         if timeout:
             self._sleep_state = _IN_SELECTOR
-        found = self._selector.select(0 if self._ready else min(timeout, _SLEEP_SECONDS_MAX))
+        # Looked at once more: what came before the state was set has woken nobody.
+        if self._ready:
+            timeout = 0
+        epoll = self._epoll
+        if epoll is None:
+            found = self._selector.select(min(timeout, _SLEEP_SECONDS_MAX))
+            self._sleep_state = _AWAKE
+            self._quiet_count += timeout > 0
+            if any(key.fd != self._ssock.fileno() for key, _ in found):
+                self._quiet_count = 0
+            self._process_events(found)
+            return
+        # To the millisecond above, as epoll counts: a timer that is not due yet would make the loop go round.
+        told = epoll.poll(math.ceil(min(timeout, _SLEEP_SECONDS_MAX) * 1e3) * 1e-3, len(self._watched))
         self._sleep_state = _AWAKE
         if timeout:
             self._quiet_count += 1
-        if any(key.fd != self._ssock.fileno() for key, _ in found):
-            self._quiet_count = 0
-        self._process_events(found)
+        for descriptor, events in told:
+            if descriptor == self._wake_descriptor:
+                self._read_from_self()
+            else:
+                self._quiet_count = 0
+                self._queue_event(self._watched.get(descriptor), events)
+
+    def _queue_event(self, key: selectors.SelectorKey | None, events: int) -> None:
+        """Queue the callbacks of a descriptor that epoll tells of."""
+        if key is None:
+            return
+        reader, writer = key.data
+        if events & ~select.EPOLLOUT and reader is not None:
+            if reader._cancelled:
+                self._remove_reader(key.fileobj)
+            else:
+                self._ready.append(reader)
+        if events & ~select.EPOLLIN and writer is not None:
+            if writer._cancelled:
+                self._remove_writer(key.fileobj)
+            else:
+                self._ready.append(writer)
+
+    def _read_from_self(self) -> None:
+        """Take what woke the loop in its selector: seldom more than a byte; what is left wakes it again."""
+        try:
+            self._ssock.recv(_WAKE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            """Somebody else has taken it."""
 
     def _wake_up(self) -> None:
         """Let the loop look at what there is; from any thread."""

@@ -371,6 +371,8 @@ def decode_greeting(data: bytes) -> Welcome | Refused:
 def encode_data(first: int, ack: int, messages: Sequence[bytes]) -> bytes:
     """A data frame from messages that are encoded already."""
     count = len(messages)
+    if count == 1:
+        return b"".join((b"\x94\x00", encode(first), encode(ack), b"\x91", messages[0]))
     size = bytes((0x90 | count,)) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
     return b"".join((b"\x94\x00", encode(first), encode(ack), size, *messages))
 

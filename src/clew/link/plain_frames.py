@@ -13,7 +13,7 @@ on which nothing came before.
 from __future__ import annotations
 
 import importlib
-import random
+import os
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
@@ -25,6 +25,10 @@ _SHORT_MAX: Final = 125
 _MEDIUM: Final = 126
 _LONG: Final = 127
 _MEDIUM_MAX: Final = 0xFFFF
+
+_KEY_BYTES: Final = 4
+_KEYS_BYTES: Final = 256 * _KEY_BYTES
+"""Keys are asked of the system so many at a time."""
 
 Mask = Callable[[bytes, bytes], bytes]
 
@@ -47,15 +51,16 @@ class PlainFrames:
         bytes_max: A longer one is left to the library, which refuses it.
     """
 
-    __slots__ = ("_buffer", "_bytes_max", "_is_client", "_mask", "_new_key")
+    __slots__ = ("_buffer", "_bytes_max", "_is_client", "_keys", "_keys_at", "_mask")
 
     def __init__(self, *, is_client: bool, bytes_max: int) -> None:
         self._is_client = is_client
         self._bytes_max = bytes_max
         self._buffer = b""
         self._mask = _load_mask()
-        # Keys have to be such that nobody on the way can foretell them (§5.3).
-        self._new_key = random.SystemRandom().getrandbits
+        # Such that nobody on the way can foretell them (§5.3).
+        self._keys = b""
+        self._keys_at = 0
 
     def frame(self, message: bytes) -> bytes:
         """The frame of one message."""
@@ -69,7 +74,11 @@ class PlainFrames:
             head = bytes((_PLAIN, bit | _LONG)) + length.to_bytes(8, "big")
         if not self._is_client:
             return head + message
-        key = self._new_key(32).to_bytes(4, "big")
+        at = self._keys_at
+        if at == len(self._keys):
+            self._keys, at = os.urandom(_KEYS_BYTES), 0
+        self._keys_at = at + _KEY_BYTES
+        key = self._keys[at : at + _KEY_BYTES]
         return b"".join((head, key, self._mask(message, key)))
 
     def take(self, data: bytes, on_message: Callable[[bytes], None]) -> bytes | None:

@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
@@ -52,6 +53,9 @@ UNACKNOWLEDGED_SECONDS_MAX: Final = 10.0
 """How long the other machine may acknowledge nothing of what was sent: after that the connection counts as broken. A
 machine that vanished, or a cut that nobody tells of, is noticed so as soon as something is sent."""
 
+_READ_BYTES: Final = 256 * KIB
+"""At a time. A buffer of this size that is made for each read costs a map of memory and its end, each a system call."""
+
 _HEAD_END: Final = b"\r\n\r\n"
 
 _REASON_BYTES_MAX: Final = 120
@@ -73,7 +77,11 @@ def _load() -> None:
         ) from error
 
 
-class WebSocketWire(asyncio.Protocol):
+_buffers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = weakref.WeakKeyDictionary()
+"""What a loop's connections read into, one after another: of each read the bytes are taken before the next begins."""
+
+
+class WebSocketWire(asyncio.BufferedProtocol):
     """What both ends have in common; an asyncio protocol and a ``wire.Wire``."""
 
     def __init__(self, protocol: ClientProtocol | ServerProtocol, bytes_max: int, *, is_client: bool) -> None:
@@ -86,6 +94,10 @@ class WebSocketWire(asyncio.Protocol):
         self._continuation = Opcode.CONT
         self._text = Opcode.TEXT
         self._loop = asyncio.get_running_loop()
+        buffer = _buffers.get(self._loop)
+        if buffer is None:
+            buffer = _buffers[self._loop] = memoryview(bytearray(_READ_BYTES))
+        self._buffer = buffer
         self._transport: asyncio.Transport | None = None
         self._user: WireUser | None = None
         self._fragments: list[bytes] | None = None
@@ -141,6 +153,14 @@ class WebSocketWire(asyncio.Protocol):
         keep_from_children(self._descriptor)
         if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNACKNOWLEDGED_SECONDS_MAX * 1000))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read to."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         """Read what two of our own ends say, or let the library read, and pass on what was found."""
