@@ -43,7 +43,8 @@ workflow, as a local step of Clew does; its figures stand in both lines. Clew in
 [Beside other engines](benchmarks.md)."""
 
 REMARKS: Final = """\
-The round trip of W7 is an update (Clew, Temporal), or a durable promise resolved and another awaited (Restate)."""
+The round trip of W7 is an update (Clew, Temporal), or a durable promise resolved and another awaited (Restate). A dash
+is a measurement that was not made, or not within the time that one may take."""
 
 
 def main() -> int:
@@ -51,7 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="W", help=f"workloads, of {' '.join(WORKLOADS)}; all by default")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each; 0 shows what was measured before")
+    parser.add_argument("--only", nargs="+", help="engines; Clew and all that are installed by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of lines that figures are added to")
+    parser.add_argument("--note", default="", help="a sentence about the machine, for the page")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     names = [name.upper() for name in options.names] or list(WORKLOADS)
@@ -64,15 +67,16 @@ def main() -> int:
             print(f"{peer.title} is not installed (make bench-peers, or {peer.variable}); it is left out")
     if options.runs:
         engines = [SERVED, *(peer for peer in others if peer.python is not None)]
+        engines = [engine for engine in engines if not options.only or engine.name in options.only]
         measure_in_turns(names, engines, options.runs, options.results, our_store="server")
     records = read(options.results)
     print("\n".join(table(records)))
     if options.page:
-        PAGE.write_text(page(records), encoding="utf-8")
+        PAGE.write_text(page(records, options.note), encoding="utf-8")
     return 0
 
 
-def page(records: list[Record]) -> str:
+def page(records: list[Record], note: str = "") -> str:
     """The page of the documentation."""
     found = {record["engine"] for record in records}
     engines = [SERVED, *(peer for peer in map(peers.peer_named, SERVERS) if peer.name in found)]
@@ -94,6 +98,7 @@ def page(records: list[Record]) -> str:
         f"- {machine}; Python {platform.python_version()}, SQLite {sqlite3.sqlite_version} (WAL, `synchronous=FULL`).",
         f"- Measured from {first} to {last} UTC on a machine that did other work (load {min(loads)} to {max(loads)}).",
         "  Ratios within a line travel better than figures.",
+        *([f"- {note}"] if note else []),
         *([f"- Versions: {'; '.join(versions)}."] if versions else []),
         *(f"- **{engine.title}**: {engine.settings}." for engine in engines),
     ]

@@ -13,7 +13,7 @@ on which nothing came before.
 from __future__ import annotations
 
 import importlib
-import os
+import random
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
@@ -51,7 +51,7 @@ class PlainFrames:
         bytes_max: A longer one is left to the library, which refuses it.
     """
 
-    __slots__ = ("_buffer", "_bytes_max", "_is_client", "_keys", "_keys_at", "_mask")
+    __slots__ = ("_buffer", "_bytes_max", "_is_client", "_keys", "_keys_at", "_mask", "_new_keys")
 
     def __init__(self, *, is_client: bool, bytes_max: int) -> None:
         self._is_client = is_client
@@ -59,6 +59,7 @@ class PlainFrames:
         self._buffer = b""
         self._mask = _load_mask()
         # Such that nobody on the way can foretell them (§5.3).
+        self._new_keys = random.SystemRandom().randbytes
         self._keys = b""
         self._keys_at = 0
 
@@ -76,7 +77,7 @@ class PlainFrames:
             return head + message
         at = self._keys_at
         if at == len(self._keys):
-            self._keys, at = os.urandom(_KEYS_BYTES), 0
+            self._keys, at = self._new_keys(_KEYS_BYTES), 0
         self._keys_at = at + _KEY_BYTES
         key = self._keys[at : at + _KEY_BYTES]
         return b"".join((head, key, self._mask(message, key)))
