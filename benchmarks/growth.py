@@ -1,4 +1,4 @@
-"""How cost grows: ``python -m benchmarks.growth [history open-runs backlog payload nodes] [--page]``.
+"""How cost grows: ``python -m benchmarks.growth [history open-runs backlog payload …] [--page]``.
 
 Owns: what grows, by how much, and the page with its plots. Never: judges.
 
@@ -49,6 +49,9 @@ OPEN_RUNS: Final = (100, 1_000, 10_000, 100_000)
 BACKLOGS: Final = (100, 1_000, 10_000)
 PAYLOAD_BYTES: Final = (100, 1_000, 10_000, 100_000, 1_000_000)
 NODES: Final = (1, 2, 3)
+FAN_OUTS: Final = (300, 1_000, 3_000, 10_000)
+WINDOW: Final = 1_000
+"""Half of what a run may have pending of a kind (2,000), so that the limit does not decide."""
 
 QUEUE: Final = "growth"
 cpu_times: list[float] = []
@@ -81,12 +84,51 @@ class Carrier:
             await workflow.execute_activity(timed, value, start_to_close_timeout=TIMEOUT)
 
 
+@workflow.defn
+class WideActivities:
+    """So many activities, of which at most so many are pending."""
+
+    @workflow.run
+    async def run(self, count: int, window: int) -> None:
+        gate = asyncio.Semaphore(window)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await workflow.execute_activity(no_op, number, start_to_close_timeout=TIMEOUT)
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+
+@workflow.defn
+class Leaf:
+    """A child that ends at once."""
+
+    @workflow.run
+    async def run(self, number: int) -> int:
+        return number
+
+
+@workflow.defn
+class WideChildren:
+    """So many children, of which at most so many are pending."""
+
+    @workflow.run
+    async def run(self, count: int, window: int) -> None:
+        gate = asyncio.Semaphore(window)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await workflow.execute_child_workflow(Leaf.run, number, id=f"leaf-{count}-{number}")
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+
 def worker(client: Client, queue: str = QUEUE) -> Worker:
     """A worker for all that is measured here."""
     return Worker(
         client,
         task_queue=queue,
-        workflows=[LongSequence, Carrier, Sequence],
+        workflows=[LongSequence, Carrier, Sequence, WideActivities, WideChildren, Leaf],
         activities=[timed, no_op],
         max_concurrent_activities=workloads.IN_FLIGHT,
         max_concurrent_workflow_tasks=workloads.IN_FLIGHT,
@@ -169,6 +211,29 @@ def payload() -> Points:
     return [(size, 1e6 * min(asyncio.run(run(size)) for _ in range(TURNS))) for size in PAYLOAD_BYTES]
 
 
+def wide_activities() -> Points:
+    """An activity, one of so many that a run starts, 1,000 pending at a time."""
+    return asyncio.run(_wide(WideActivities))
+
+
+def wide_children() -> Points:
+    """A child, one of so many that a run starts, 1,000 pending at a time."""
+    return asyncio.run(_wide(WideChildren))
+
+
+async def _wide(parent: type[WideActivities] | type[WideChildren]) -> Points:
+    points: Points = []
+    for count in FAN_OUTS:
+        async with workloads.engine() as client, worker(client):
+            await client.execute_workflow(parent.run, args=[50, 50], id="warm-up", task_queue=QUEUE)
+            cpu = time.process_time()
+            await client.execute_workflow(
+                parent.run, args=[count, WINDOW], id="wide", task_queue=QUEUE, task_timeout=timedelta(minutes=2)
+            )
+            points.append((count, 1e6 * (time.process_time() - cpu) / count))
+    return points
+
+
 def nodes() -> Points:
     """A workflow of three activities on so many nodes with one PostgreSQL database, in all of them together."""
     from tests.postgres.server import running
@@ -233,6 +298,20 @@ DIMENSIONS: Final = {
         "CPU, µs an activity",
         "in proportion once bytes outweigh the rest",
         payload,
+    ),
+    "activities": Dimension(
+        "Activities of one run",
+        "activities started by one run",
+        "CPU, µs an activity",
+        "constant: each is a row while it waits, and its events are appended",
+        wide_activities,
+    ),
+    "children": Dimension(
+        "Children of one run",
+        "children started by one run",
+        "CPU, µs a child",
+        "constant: the parent is told of them task by task, and reads none of their starts again",
+        wide_children,
     ),
     "nodes": Dimension(
         "Nodes of a fleet on PostgreSQL",

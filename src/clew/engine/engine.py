@@ -250,7 +250,7 @@ class Engine:
             locator=self._locator,
             peers=peers,
         )
-        self._held = HeldResults()
+        self._held = HeldResults(self._clock)
         self._outbox = Outbox(
             store=store,
             cache=self._cache,
@@ -767,7 +767,7 @@ class Engine:
         entry = self._locator.by_token_at_hand(token)
         if entry is None:
             self._funnel.spawn(self._funnel.retry(operation))
-        elif not self._held.hold(entry, token, self._clock.now(), partial(self._go_on, token, operation, future)):
+        elif not self._held.hold(entry, token, partial(self._go_on, token, operation, future)):
             self._funnel.apply(entry, operation)
         return future
 

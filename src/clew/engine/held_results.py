@@ -1,14 +1,15 @@
 """Results of activities wait, for a moment, while their run's workflow task has as many as it can keep.
 
-Owns: which results wait, and when they go on. Never: drops or reorders results; holds one whose attempt could time out
-meanwhile; answers a worker before its result is durable.
+Owns: which results wait, and when they go on. Never: drops a result; holds one whose attempt could time out meanwhile;
+answers a worker before its result is durable.
 
 How it works: what comes from outside while a worker holds the workflow task is buffered, and a full buffer takes the
 task away from its worker, and with it the worker's cached machine (semantics 1.2). The results of a wide fan-out come
 faster than its code takes notice, so such a run would replay its whole history for each hundred of them. A worker that
 reports a result can wait a little: it is answered later. Every change of the run lets as many go on as it has room for
-then, and all go on after a second in any case, when the code is slow or the task has ended on another node. (News of
-children wait in the outbox: ``engine.room``.)
+then. None waits longer than some seconds, nor until its attempt would time out; and one goes on now and then in any
+case: in a fleet the task may have ended on another node, which nobody says here. (News of children wait in the outbox:
+``engine.room``.)
 """
 
 from __future__ import annotations
@@ -25,16 +26,20 @@ from clew.engine.runs import RunEntry
 from clew.model.events import ActivityTaskStarted
 from clew.model.inputs import TaskToken
 from clew.model.limits import LIMITS_DEFAULT
+from clew.ports.clock import Clock
 
 EVENTS_MAX: Final = LIMITS_DEFAULT.buffered_events_max * 4 // 5
 BYTES_MAX: Final = LIMITS_DEFAULT.buffered_bytes_max // 2
 """Signals and what else cannot wait find the rest of the buffer free."""
 
-HELD_SECONDS_MAX: Final = 1.0
-SPARE_TIME: Final = timedelta(seconds=2 * HELD_SECONDS_MAX)
-"""An attempt that times out within this is not made to wait."""
+HELD_MAX_TIME: Final = timedelta(seconds=5)
+"""Code that takes longer for one workflow task is stopped, or is being rebuilt from its history."""
 
-HELD_MAX: Final = 10_000
+TICK_SECONDS: Final = 0.5
+SPARE_TIME: Final = timedelta(seconds=4 * TICK_SECONDS)
+"""A result goes on so long before its attempt would time out."""
+
+RESULTS_MAX: Final = 10_000
 """Results that wait at a time, in all; further ones go on at once."""
 
 GoOn = Callable[[], object]
@@ -42,28 +47,36 @@ GoOn = Callable[[], object]
 
 @final
 class HeldResults:
-    """See the module docstring. All methods belong to the engine's loop."""
+    """See the module docstring. All methods belong to the engine's loop.
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, deque[GoOn]] = {}
+    Args:
+        clock: Of the node.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[int, deque[tuple[datetime, GoOn]]] = {}
+        """By run: until when each may wait at most, and how it goes on."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self.held_count = 0
         """Results that wait now."""
 
-    def hold(self, entry: RunEntry, token: TaskToken, now: datetime, go_on: GoOn) -> bool:
+    def hold(self, entry: RunEntry, token: TaskToken, go_on: GoOn) -> bool:
         """Hold a result until `go_on` is called, if its run has no room for it; say whether it is held."""
-        state = entry.state
         queue = self._waiting.get(entry.run_key)
-        if self.held_count >= HELD_MAX or (queue is None and not is_crowded(state)):
+        if self.held_count >= RESULTS_MAX or (queue is None and not is_crowded(entry.state)):
             return False
-        activity = state.activities.get(token.scheduled_event_id)
-        if activity is None or activity.lease_id != token.lease_id or _is_pressed(activity, now):
+        activity = entry.state.activities.get(token.scheduled_event_id)
+        if activity is None or activity.lease_id != token.lease_id or activity.started_time is None:
+            return False
+        now = self._clock.now()
+        until = min(now + HELD_MAX_TIME, _times_out_at(activity, activity.started_time) - SPARE_TIME)
+        if until <= now:
             return False
         if queue is None:
             queue = self._waiting[entry.run_key] = deque()
-            loop = asyncio.get_running_loop()
-            self._timers[entry.run_key] = loop.call_later(HELD_SECONDS_MAX, self._let_all_go, entry.run_key)
-        queue.append(go_on)
+            self._arm(entry.run_key)
+        queue.append((until, go_on))
         self.held_count += 1
         return True
 
@@ -79,27 +92,41 @@ class HeldResults:
         while queue and room > 0 and not is_crowded(entry.state):
             room -= 1
             self.held_count -= 1
-            queue.popleft()()
-        if not queue:
-            self._forget(entry.run_key)
+            queue.popleft()[1]()
+        self._forget_if_empty(entry.run_key)
 
     def close(self) -> None:
         """Let all go on."""
         for run_key in list(self._waiting):
             self._let_all_go(run_key)
 
-    def _let_all_go(self, run_key: int) -> None:
-        queue = self._waiting.get(run_key, deque[GoOn]())
-        self._forget(run_key)
-        self.held_count -= len(queue)
-        for go_on in queue:
+    def _arm(self, run_key: int) -> None:
+        self._timers[run_key] = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, run_key)
+
+    def _tick(self, run_key: int) -> None:
+        """Let those go on that may wait no longer, or else the first."""
+        queue, now = self._waiting[run_key], self._clock.now()
+        gone = [held for held in queue if held[0] <= now] or [queue[0]]
+        for held in gone:
+            queue.remove(held)
+        self.held_count -= len(gone)
+        self._arm(run_key)
+        self._forget_if_empty(run_key)
+        for _, go_on in gone:
             go_on()
 
-    def _forget(self, run_key: int) -> None:
-        self._waiting.pop(run_key, None)
-        timer = self._timers.pop(run_key, None)
-        if timer is not None:
-            timer.cancel()
+    def _let_all_go(self, run_key: int) -> None:
+        queue = list(self._waiting[run_key])
+        self._waiting[run_key].clear()
+        self._forget_if_empty(run_key)
+        self.held_count -= len(queue)
+        for _, go_on in queue:
+            go_on()
+
+    def _forget_if_empty(self, run_key: int) -> None:
+        if not self._waiting.get(run_key, True):
+            del self._waiting[run_key]
+            self._timers.pop(run_key).cancel()
 
 
 def is_crowded(state: ExecutionState) -> bool:
@@ -118,17 +145,12 @@ def _news_count(state: ExecutionState) -> int:
     return len(buffered) - list(map(type, buffered)).count(ActivityTaskStarted)
 
 
-def _is_pressed(activity: PendingActivity, now: datetime) -> bool:
-    """Whether the attempt would time out while its result waits."""
-    started, soon = activity.started_time, now + SPARE_TIME
-    if started is None:
-        return True
+def _times_out_at(activity: PendingActivity, started: datetime) -> datetime:
+    """When the attempt would time out; long after now if never."""
     heard = activity.last_heartbeat_time or started
-    return any(
-        timeout and since + timeout < soon
-        for since, timeout in (
-            (started, activity.start_to_close_timeout),
-            (activity.scheduled_time, activity.schedule_to_close_timeout),
-            (heard, activity.heartbeat_timeout),
-        )
+    limits = (
+        (started, activity.start_to_close_timeout),
+        (activity.scheduled_time, activity.schedule_to_close_timeout),
+        (heard, activity.heartbeat_timeout),
     )
+    return min((since + timeout for since, timeout in limits if timeout), default=started + timedelta(days=1))
