@@ -237,9 +237,9 @@ class UpdateDesk:
                 return await self._after_close(entry, update_id)
             if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
                 return self._response(entry, update_id, UpdateStage.ACCEPTED)
-            left = deadline - self._loop.time()
-            done, _ = await asyncio.wait([waiter], timeout=max(left, 0))
-            if not done:
+            if not waiter.done():  # It usually is: an update that is admitted and answered in one commit.
+                await asyncio.wait([waiter], timeout=max(deadline - self._loop.time(), 0))
+            if not waiter.done():
                 entry = _home(entry, update_id, waiter)
                 if not self._peers.is_alone and known_update(await self._current(entry), update_id) is None:
                     raise _lost(update_id)
