@@ -6,7 +6,7 @@ it enforces the limits that a transition may have crossed. Never: decides that a
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from clew.core.codec import item_keys
@@ -36,6 +36,8 @@ ENGINE_IDENTITY: Final = "clew-engine"
 UPDATE_ABANDONED_TYPE: Final = "AcceptedUpdateCompletedWorkflow"
 """Error type of an update that was accepted and had not ended when its run closed (semantics 1.5)."""
 
+_NO_OUTCOMES: Final[Mapping[str, e.UpdateOutcome]] = {}
+
 _READY: Final = (ActivityTaskReady, WorkflowTaskReady)
 
 
@@ -45,12 +47,13 @@ def close_run(
     *,
     new_run: tuple[ExecutionState, Transition] | None = None,
     keeps_children: bool = False,
+    outcomes: Mapping[str, e.UpdateOutcome] = _NO_OUTCOMES,
 ) -> None:
     """Append the close event, and let go of everything that is pending.
 
     The workflow task must be gone (completed, or taken by `tasks.drop_task`). With `new_run`, the chain goes on: the
     parent hears nothing, and updates that the new run has taken over stay open. `keeps_children`: no close policy is
-    applied, since the run goes on in another.
+    applied, since the run goes on in another. `outcomes`: of updates in flight that had ended where the run goes on.
     """
     state = step.state
     assert not state.buffered_events, "a run closes with buffered events"
@@ -60,7 +63,7 @@ def close_run(
     for child in () if keeps_children else state.children.values():
         if child.run_id and child.parent_close_policy is not ParentClosePolicy.ABANDON:
             step.effects.append(ApplyParentClosePolicy(child=child.ref, policy=child.parent_close_policy.value))
-    _settle_updates(step, new_run[0].updates if new_run is not None else ())
+    _settle_updates(step, new_run[0].updates if new_run is not None else (), outcomes)
     if state.is_wide:
         step.dirty.update(item_keys(state))
     step.append(event)
@@ -98,11 +101,13 @@ def _has_same_parent(state: ExecutionState, following: ExecutionState) -> bool:
     return (state.parent, state.parent_initiated_event_id) == (following.parent, following.parent_initiated_event_id)
 
 
-def _settle_updates(step: Step, moved: Container[str]) -> None:
+def _settle_updates(step: Step, moved: Container[str], outcomes: Mapping[str, e.UpdateOutcome]) -> None:
     for update in step.state.updates.values():
         if update.update_id in moved:
             continue
-        if update.accepted_event_id:
+        if update.update_id in outcomes:
+            step.effects.append(UpdateSettled(update_id=update.update_id, outcome=outcomes[update.update_id]))
+        elif update.accepted_event_id:
             step.effects.append(UpdateSettled(update_id=update.update_id, outcome=abandoned_outcome(update.update_id)))
         else:
             step.effects.append(UpdateSettled(update_id=update.update_id, rejected=True))

@@ -16,7 +16,7 @@ that they are felt once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -144,7 +144,8 @@ def decide_reset(
         reapply.run(later, events)
         if later.run_id == state.run_id:
             reapply.run(later, closing.events)
-    _inherit(new, state, source.base, request, limits)
+    reapply.forget_rejected((source.base, state))
+    _inherit(new, state, source.base, request, limits, reapply.taken_updates)
     _ask_again(following)
     want_task(following)
     following.dirty.update(item_keys(new))
@@ -152,7 +153,7 @@ def decide_reset(
     begun.events = [*copied, *begun.events]
     if not state.is_open:
         return Transition(new_run=(new, begun))
-    _terminate(closing, request, source.base, (new, begun))
+    _terminate(closing, request, source.base, (new, begun), reapply.outcomes)
     return finish(closing)
 
 
@@ -301,7 +302,9 @@ class _Reapply:
         self._excluded = excluded
         self._runs: set[str] = set()
         self._signals: set[str] = set()
-        self._updates: set[str] = set()
+        self._accepted: set[str] = set()
+        self.taken_updates: set[str] = set()
+        self.outcomes: dict[str, e.UpdateOutcome] = {}
 
     def note_taken(self, source: ExecutionState, events: Sequence[e.Event]) -> None:
         """What a run had before the point is not brought again."""
@@ -310,7 +313,9 @@ class _Reapply:
             if isinstance(event, e.WorkflowExecutionSignaled):
                 self._signals.add(event.request_id)
             elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
-                self._updates.add(event.protocol_instance_id)
+                self.taken_updates.add(event.protocol_instance_id)
+            elif isinstance(event, e.WorkflowExecutionUpdateCompleted):
+                self.outcomes[event.update_id] = event.outcome
 
     def run(self, source: ExecutionState, events: Sequence[e.Event]) -> None:
         """Take over what one run had, in order."""
@@ -324,6 +329,7 @@ class _Reapply:
             if isinstance(event, e.WorkflowExecutionUpdateAdmitted):
                 self._readmit(source.run_id, event.request)
             elif isinstance(event, e.WorkflowExecutionUpdateAccepted):
+                self._accepted.add(event.protocol_instance_id)
                 if event.accepted_request is not None:  # Else its admission is an event, which stands before it.
                     self._readmit(source.run_id, event.accepted_request)
             elif isinstance(event, e.WorkflowExecutionSignaled):
@@ -346,7 +352,7 @@ class _Reapply:
         """Admit an update again, unless it was accepted before the point, or is admitted already."""
         state = self._step.state
         update_id = request.update_id
-        if update_id in state.updates or update_id in self._updates:
+        if update_id in state.updates or update_id in self.taken_updates:
             return
         if ResetReapplyExcludeType.UPDATE in self._excluded:
             state.earlier_updates.setdefault(update_id, run_id)
@@ -356,6 +362,21 @@ class _Reapply:
                 event_id=state.next_event_id, event_time=self._step.now, request=request, origin=REAPPLIED
             )
         )
+
+    def forget_rejected(self, askers: Sequence[ExecutionState]) -> None:
+        """Ask nothing again that was rejected: its caller was told, and history only has that it was admitted.
+
+        Args:
+            askers: The runs in which an update that is in flight may be.
+        """
+        updates = self._step.state.updates
+        for update in list(updates.values()):
+            if (
+                not update.accepted_event_id
+                and update.update_id not in self._accepted
+                and not any(update.update_id in asker.updates for asker in askers)
+            ):
+                del updates[update.update_id]
 
 
 def _append_again(step: Step, event: e.Event, **changes: Any) -> None:
@@ -391,7 +412,12 @@ def _settle_pending(step: Step, source: ExecutionState, event: e.Event) -> None:
 
 
 def _inherit(
-    new: ExecutionState, latest: ExecutionState, base: ExecutionState, request: ResetWorkflowRequest, limits: Limits
+    new: ExecutionState,
+    latest: ExecutionState,
+    base: ExecutionState,
+    request: ResetWorkflowRequest,
+    limits: Limits,
+    taken_updates: Container[str],
 ) -> None:
     """Facts without events: by which repeats are recognised, and updates that wait to be accepted."""
     earlier = {**base.earlier_updates, **new.earlier_updates}
@@ -408,7 +434,9 @@ def _inherit(
     if not latest.is_open:
         return
     for update in latest.updates.values():
-        if not update.accepted_event_id and update.update_id not in new.updates:
+        if update.update_id in taken_updates or update.update_id in new.updates:
+            continue
+        if not update.accepted_event_id:
             unsent = msgspec.structs.replace(update, sent_lease_id=0, admitted_after_event_id=0, admitted_event_id=0)
             new.updates[update.update_id] = unsent
 
@@ -418,12 +446,16 @@ def _latest(request_ids: list[str], count: int) -> list[str]:
 
 
 def _terminate(
-    step: Step, request: ResetWorkflowRequest, base: ExecutionState, new_run: tuple[ExecutionState, Transition]
+    step: Step,
+    request: ResetWorkflowRequest,
+    base: ExecutionState,
+    new_run: tuple[ExecutionState, Transition],
+    outcomes: Mapping[str, e.UpdateOutcome],
 ) -> None:
     """End the latest run, which goes on in the new one; what it has pending beyond the point is let go."""
     state, new = step.state, new_run[0]
     for update_id in state.updates:
-        if update_id in new.updates:
+        if update_id in new.updates or update_id in new.derived.update_ids:
             state.earlier_updates[update_id] = new.run_id
     event = e.WorkflowExecutionTerminated(
         event_id=state.next_event_id,
@@ -431,4 +463,4 @@ def _terminate(
         reason=request.reason,
         identity=request.identity or ENGINE_IDENTITY,
     )
-    close_run(step, event, new_run=new_run, keeps_children=state.goes_on_with(base.run_id))
+    close_run(step, event, new_run=new_run, keeps_children=state.goes_on_with(base.run_id), outcomes=outcomes)

@@ -221,6 +221,7 @@ class QueryDesk:
 
     async def _ask_directly(self, entry: RunEntry, query: BufferedQuery) -> None:
         while True:
+            _check_ran(entry.state)  # It may have closed while the question waited for its first workflow task.
             session, is_partial = await self._session_for(entry)
             try:
                 events = [] if is_partial else entry.events_from(1) or await self._read_all(entry)
@@ -306,13 +307,7 @@ class QueryDesk:
                     details={"cause": cause},
                 )
             )
-        if not state.is_open and state.previous_started_event_id == 0:
-            raise RPCError(
-                Rejection(
-                    code=RejectionCode.WORKFLOW_NOT_READY,
-                    message=f"workflow {state.workflow_id!r} closed before its code ever ran, so nobody can answer",
-                )
-            )
+        _check_ran(state)
 
     def _overdue(self, state: ExecutionState) -> RPCError:
         why = self._why_unmatched(state)
@@ -321,6 +316,17 @@ class QueryDesk:
                 code=RejectionCode.DEADLINE_EXCEEDED,
                 message=f"query of workflow {state.workflow_id!r} had no answer within {ANSWER_SECONDS:g} s; "
                 f"its worker may be busy or gone ({why})",
+            )
+        )
+
+
+def _check_ran(state: ExecutionState) -> None:
+    if not state.is_open and state.previous_started_event_id == 0:
+        raise RPCError(
+            Rejection(
+                code=RejectionCode.WORKFLOW_NOT_READY,
+                message=f"workflow {state.workflow_id!r} closed before its code ever ran (run {state.run_id!r}), so "
+                "nobody can answer; if another run has followed, ask that",
             )
         )
 

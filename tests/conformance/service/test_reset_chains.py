@@ -183,3 +183,86 @@ async def test_a_child_that_a_run_made_by_a_reset_started_finds_the_run_of_the_n
         task = await current(shop, worker)
         assert task.token.run_id == made
         outcomes = only(list(task.events), e.ChildWorkflowExecutionCompleted)
+
+
+def update(update_id: str = "u1") -> r.UpdateWorkflowRequest:
+    return r.UpdateWorkflowRequest(
+        namespace="default", workflow_id="w1", request=e.UpdateRequest(update_id=update_id, name="set", input=())
+    )
+
+
+def accepted(message: r.UpdateMessage, update_id: str = "u1") -> r.UpdateAcceptance:
+    return r.UpdateAcceptance(
+        message_id=f"{update_id}/accept", update_id=update_id, sequencing_event_id=message.sequencing_event_id
+    )
+
+
+async def test_an_update_that_ended_before_the_point_does_not_come_again(shop: Shop) -> None:
+    worker = await shop.worker()
+    base = (await shop.start()).run_id
+    await answer(worker, TIMER)
+    first = asyncio.ensure_future(shop.service.update_workflow(update()))
+    task = await worker.workflow_task()
+    outcome = e.UpdateOutcome(result=payloads("done"))
+    done = r.UpdateCompletion(message_id="u1/done", update_id="u1", outcome=outcome)
+    await worker.complete(task, acceptances=(accepted(task.messages[0]),), completions=(done,))
+    assert (await soon(first)).outcome == outcome
+    await shop.signal("go")
+    await answer(worker)
+    # The update is admitted in this run again, and waits for its first workflow task while another reset comes.
+    await reset(shop, reset_type=FIRST)
+    again = asyncio.ensure_future(shop.service.update_workflow(update()))
+    await shop.settle()
+    made = await reset(shop, run_id=base, reset_type=LAST)
+    assert (await soon(again)).outcome == outcome
+    task = await worker.workflow_task()
+    while task.token.run_id != made:
+        task = await worker.workflow_task()
+    assert task.messages == ()
+    assert (await shop.describe()).pending_updates == ()
+    assert (await soon(shop.service.update_workflow(update()))).outcome == outcome
+
+
+async def test_an_update_that_was_rejected_does_not_come_again(shop: Shop) -> None:
+    worker = await shop.worker()
+    await shop.start()
+    await answer(worker, TIMER)
+    waiting = asyncio.ensure_future(shop.service.update_workflow(update()))
+    task = await worker.workflow_task()
+    await worker.complete(task, acceptances=(accepted(task.messages[0]),))
+    await reset(shop, event_id=4)
+    task = await worker.workflow_task()
+    assert [one.request.update_id for one in task.messages] == ["u1"]
+    no = r.UpdateRejection(
+        message_id="u1/no", update_id="u1", failure=Failure(message="not any more", info=ApplicationInfo())
+    )
+    await worker.complete(task, rejections=(no,))
+    answered = (await soon(waiting)).outcome
+    assert answered is not None
+    assert answered.failure is not None
+    await shop.signal("go")
+    await answer(worker)
+    await reset(shop, reset_type=LAST)
+    task = await worker.workflow_task()
+    assert task.messages == ()
+    assert (await shop.describe()).pending_updates == ()
+
+
+async def test_a_question_to_a_run_that_a_reset_ends_before_its_first_task_is_refused(shop: Shop) -> None:
+    worker = await shop.worker(credits=1)
+    base = (await shop.start()).run_id
+    await shop.worker(task_queue="q", instance_id="w-2", credits=0)
+    task = await worker.workflow_task()
+    await soon(
+        shop.service.complete_workflow_task(
+            r.CompleteWorkflowTaskRequest(token=task.token, commands=(TIMER,), identity="w")
+        )
+    )
+    made = await reset(shop, reset_type=FIRST)
+    question = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", run_id=made, query_type="how")
+    asked = asyncio.ensure_future(shop.service.query_workflow(question))
+    await shop.settle()
+    await reset(shop, run_id=base, reset_type=FIRST)
+    with pytest.raises(RPCError, match="before its code ever ran") as refused:
+        await soon(asked)
+    assert refused.value.code is RejectionCode.WORKFLOW_NOT_READY
