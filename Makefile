@@ -50,7 +50,7 @@ bench-parked: $(VENV)/.stamp-dev ## Measure what a million parked runs cost thos
 	$(PY) -m benchmarks.parked $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: $(VENV)/.stamp-dev ## Measure how cost grows with history, runs, backlog and payloads, and draw it
+bench-growth: $(VENV)/.stamp-dev ## Measure how cost grows with history, runs, backlog, payloads, fan-outs and nodes, and draw it
 	$(PY) -m benchmarks.growth --page $(ARGS)
 
 .PHONY: bench-servers

@@ -305,6 +305,8 @@ DIMENSIONS: Final = {
         "CPU, µs an activity",
         "constant: each is a row while it waits, and its events are appended",
         wide_activities,
+        "With the namespace's limit `pending_activities_max` raised to 10,000 and all of them pending at once: 211, "
+        "261 and 284 µs each, of 1,000, 3,000 and 10,000.",
     ),
     "children": Dimension(
         "Children of one run",
