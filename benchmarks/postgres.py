@@ -59,6 +59,15 @@ TITLES: Final = {
 _BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2", "W6-LOCAL": "W6"}
 """What stands in for a line of local steps at an engine that has one kind of step."""
 
+CUTS: Final = """\
+What is timed in W6: *to the next step* begins when the code of the workflow is entered again. By then Absurd and Clew
+have loaded what is recorded, Absurd with one query; DBOS reads each step as it comes to it. The next step is a local
+one in W6-LOCAL, as theirs are, and an activity in W6, which takes a commit before it begins. *From the start* begins
+when the process that was killed is started again, on the same machine; Absurd then waits for a claim to run out,
+after 10 s here and 120 by default. In W4 memory is looked at 10 s after the last start. In W1 every engine makes one
+durable commit a step. While other programs wrote to the same disk, a bare commit of one row took 0.2 to 4 ms there,
+so W1 says more about the disk than about the engines; CPU does not."""
+
 Record = dict[str, Any]
 
 
@@ -218,13 +227,7 @@ def page(records: list[Record]) -> str:
         "Clew aims at five times the throughput of the better of the two and a latency that is no worse; where a cell",
         "of the last columns is bold, it misses even the latter.",
         "",
-        "What is timed in W6: *to the next step* begins when the code of the workflow is entered again. By then Absurd and",
-        "Clew have loaded what is recorded, Absurd with one query; DBOS reads each step as it comes to it. The next step is",
-        "a local one in W6-LOCAL, as theirs are, and an activity in W6, which takes a commit before it begins. *From the",
-        "start* begins when the process that was killed is started again, on the same machine; Absurd then waits for a",
-        "claim to run out, after 10 s here and 120 by default. W4's memory is looked at 10 s after the last start.",
-        "In W1 every engine makes one durable commit a step. While other programs wrote to the same disk, a bare commit of",
-        "one row took 0.2 to 4 ms there, so W1 says more about the disk than about the engines; CPU does not.",
+        *CUTS.splitlines(),
         "",
         "## Settings",
         "",
