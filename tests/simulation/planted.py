@@ -389,6 +389,13 @@ FAULTS: tuple[Fault, ...] = (
         "if entry.early is not None:",
     ),
     Fault(
+        "once-refused-out-of-turn",
+        "an answer to an early task is refused when a later change of the run is heard of before its cause",
+        "clew.engine.early:EarlyTasks.when_durable",
+        "elif cause.early == EVICTED:",
+        "elif True:",
+    ),
+    Fault(
         "once-versions-counted",
         "of two writes decided after a lost answer the second finds the version of another write",
         "clew.engine.ids:IdBlocks.version_after",

@@ -123,8 +123,11 @@ class EarlyTasks:
         def settled() -> None:
             if cause.early == DURABLE:
                 go_on()
-            else:
+            elif cause.early == EVICTED:
                 reply.set_exception(worthless())
+            else:
+                # A later change of the run was heard of before it.
+                self._pipeline.after_current(entry, settled)
 
         self._pipeline.after_current(entry, settled)
 

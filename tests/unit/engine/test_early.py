@@ -29,18 +29,23 @@ class HeldStore(ScriptedStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[Callable[[], None]] = []
+        self.waiting: list[Callable[..., None]] = []
+        self.untold: list[Callable[[], None]] = []
+        """Answers to what is durable, and nobody was told yet."""
 
     def commit_if_current(self, units: Sequence[tuple[RunWrite, ...]]) -> asyncio.Future[list[CommitStatus]]:
         done: asyncio.Future[list[CommitStatus]] = asyncio.get_running_loop().create_future()
 
-        def go_on() -> None:
+        def go_on(is_told: bool = True) -> None:
             inner = super(HeldStore, self).commit_if_current(units)
-            inner.add_done_callback(
-                lambda it: (
-                    done.set_result(it.result()) if it.exception() is None else done.set_exception(it.exception())
-                )
-            )
+
+            def tell(it: asyncio.Future[list[CommitStatus]]) -> None:
+                done.set_result(it.result()) if it.exception() is None else done.set_exception(it.exception())
+
+            if is_told:
+                inner.add_done_callback(tell)
+            else:
+                self.untold.append(lambda: tell(inner))
 
         self.waiting.append(go_on)
         return done
@@ -61,6 +66,14 @@ class HeldPlayer(EarlyPlayer):
         waiting, self.store.waiting = self.store.waiting, []
         for go_on in waiting:
             go_on()
+
+    def do_release_untold(self) -> None:
+        waiting, self.store.waiting = self.store.waiting, []
+        for go_on in waiting:
+            go_on(False)
+
+    def do_tell_last(self) -> None:
+        self.store.untold.pop()()
 
     def do_look(self, look: Callable[[HeldPlayer], Any]) -> None:
         self.seen.append(look(self))
@@ -246,6 +259,16 @@ async def test_a_task_that_is_not_answered_in_its_turn_holds_nothing_up() -> Non
     player._random.choice = lambda choices: 2  # type: ignore[method-assign]
     await asyncio.to_thread(run)
     assert player.seen == [1]
+
+
+async def test_an_unusual_answer_waits_although_a_later_change_is_heard_of_first() -> None:
+    player = await asyncio.to_thread(
+        play, START, TURN, TWO_STEPS, TURN, ("signal", "one"), TURN, look(lambda p: len(p.store.waiting)),
+        ("release_untold",), TURN, ("tell_last",), TURN, ("tell_last",), TURN, RELEASE, TURN,
+    )  # fmt: skip
+    assert player.seen == [2], "the start and the signal are on their way"
+    assert player.answers[-1] is None
+    assert "TimerStarted" in names(player)
 
 
 async def test_a_question_waits_while_its_worker_is_ahead_of_what_is_durable() -> None:
