@@ -29,6 +29,7 @@ EARLY_REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "early-joined-events-lost": engine.test_history_is_whole_whatever_joined,
     "early-worthless-answer-taken": engine.test_an_answer_that_rests_on_a_lost_cause_is_not_decided_again,
     "early-cause-never-confirmed": engine.test_a_task_without_an_answer_is_confirmed_and_not_offered_again,
+    "early-general-answer-decided-again": (engine.test_an_update_that_is_lost_with_its_outcome_has_happened_to_nobody),
     "once-refused-out-of-turn": engine.test_an_unusual_answer_waits_although_a_later_change_is_heard_of_first,
     "early-step-acts-at-once": _at_bench(worker.test_local_activities_of_a_lost_cause_are_never_run),
     "early-void-answer-sent": _at_bench(worker.test_the_answer_to_a_lost_task_is_not_given),

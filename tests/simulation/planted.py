@@ -359,6 +359,20 @@ FAULTS: tuple[Fault, ...] = (
         "if False:",
     ),
     Fault(
+        "early-general-answer-decided-again",
+        "an answer that takes the general way and rests on a lost cause is decided again",
+        "clew.engine.funnel:Funnel.lost",
+        "if operation is not None and operation.is_worthless:",
+        "if False:",
+    ),
+    Fault(
+        "early-general-cause-never-confirmed",
+        "a worker is not told that a signal or a timer is durable whose task it has begun",
+        "clew.engine.funnel:Funnel.settle",
+        "if not submission.early or self._early.note_durable(submission):",
+        "if not submission.early:",
+    ),
+    Fault(
         "commit-over-at-once-is-never-noticed",
         "what a commit has done that is over before its call returns is never told",
         "clew.engine.pipeline:CommitPipeline._flush",

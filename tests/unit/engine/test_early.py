@@ -237,6 +237,7 @@ async def test_an_update_that_is_lost_with_its_outcome_has_happened_to_nobody() 
             look(lambda p: p.sink.evicted_count), RELEASE, TURN, TURN, look(lambda p: p.sink.evicted_count),
         )  # fmt: skip
         assert [player.seen[2], player.seen[3]] == [0, 1]
+        assert isinstance(player.answers[-1], tuple), "the answer was decided again"
         assert player.answers[-1][0].value == "workflow_task_not_found", outcome
         if outcome == "unavailable":
             assert names(player) == player.seen[0]
