@@ -47,8 +47,10 @@ async def test_children_are_started_and_heard_of_one_by_one(
         decoded_count += len(events)
         return events
 
-    for module in (outbox, history):
-        monkeypatch.setattr(module, "decode_events", decode)
+    monkeypatch.setattr(outbox, "decode_events", decode)
+    monkeypatch.setattr(
+        history, "decode_event_batches", lambda batches: [event for batch in batches for event in decode(batch)]
+    )
     async with asyncio.timeout(DEADLINE):
         async with (
             await Client.connect(f"sqlite:{tmp_path / 'family.db'}") as client,

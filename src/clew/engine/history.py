@@ -13,11 +13,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from clew.model.events import Event, decode_events
+from clew.model.events import Event, decode_event_batches
 from clew.ports.store import Store
 
 READ_BYTES: Final = 1024 * 1024
 """Bytes of history read at once."""
+
+BATCHES_TOGETHER: Final = 32
+"""So many are decoded at once: a step of a run is a batch of a few hundred bytes. What is kept of one keeps all."""
 
 LONG_POLL_SECONDS: Final = 20.0
 """How long a waiting call stays open before it answers with what there is (semantics 1.5: 20 s)."""
@@ -31,11 +34,11 @@ async def read_events(store: Store, shard: int, run_key: int, first: int, last: 
         batches = await store.read_history(shard, run_key, next_id, READ_BYTES)
         if not batches:
             break
-        for batch in batches:
-            for event in decode_events(batch.events):
-                if next_id <= event.event_id <= last:
-                    events.append(event)
+        for at in range(0, len(batches), BATCHES_TOGETHER):
+            events += decode_event_batches([batch.events for batch in batches[at : at + BATCHES_TOGETHER]])
         next_id = batches[-1].last_event_id + 1
+    if events and (events[0].event_id < first or events[-1].event_id > last):
+        return [event for event in events if first <= event.event_id <= last]
     return events
 
 

@@ -654,6 +654,32 @@ def decode_events(data: bytes) -> list[Event]:
     return _decoder.decode(data)
 
 
+_EMPTY: Final = b"[]"
+
+SMALL_BATCH_BYTES: Final = 2_048
+"""Larger ones gain nothing by being decoded together, and would be kept by each other."""
+
+
+def decode_event_batches(batches: Sequence[bytes]) -> list[Event]:
+    """Decode stored batches that follow one another; faster than one by one where each is small.
+
+    The payloads of an event keep the bytes they were decoded from, which here are those of all the batches.
+
+    Raises:
+        msgspec.DecodeError: The bytes of one are not a batch of known events.
+    """
+    if len(batches) > 1 and all(data[:1] == b"[" and data[-1:] == b"]" for data in batches) and _are_small(batches):
+        try:
+            return _decoder.decode(b"[" + b",".join([data[1:-1] for data in batches]) + b"]")
+        except msgspec.DecodeError:
+            pass  # One by one, the error tells of the batch alone.
+    return [event for data in batches for event in decode_events(data)]
+
+
+def _are_small(batches: Sequence[bytes]) -> bool:
+    return all(len(_EMPTY) < len(data) <= SMALL_BATCH_BYTES for data in batches)
+
+
 def event_type(event: BaseEvent) -> str:
     """The field's name for the event, as it stands in history."""
     return type(event).__name__
