@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="kills with SIG
 NODES = 3
 KILLS = int(os.environ.get("CLEW_WRITE_KILLS", "6"))
 LAST_WRITE = int(os.environ.get("CLEW_WRITE_LAST", "40"))
-KILL_SECONDS = 6
-"""Allowed for each kill on a busy machine."""
+KILL_SECONDS = 15
+"""Allowed for each kill on a very busy machine, where workers are killed too."""
 
 
 @pytest.mark.timeout(240 + KILLS * KILL_SECONDS)

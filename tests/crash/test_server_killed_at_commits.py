@@ -27,8 +27,8 @@ pytestmark = [
 
 KILLS = int(os.environ.get("CLEW_COMMIT_KILLS", "8"))
 LAST_COMMIT = int(os.environ.get("CLEW_COMMIT_LAST", "40"))
-KILL_SECONDS = 6
-"""Allowed for each kill on a busy machine."""
+KILL_SECONDS = 15
+"""Allowed for each kill on a very busy machine, where workers are killed too."""
 
 
 @pytest.mark.timeout(240 + KILLS * KILL_SECONDS)
