@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +40,11 @@ class Loop(asyncio.SelectorEventLoop):
 
     def has_nothing_else(self) -> bool:
         return self.is_free
+
+    @property
+    def is_told(self) -> bool:
+        """Whether another thread has something for this loop that has not run yet."""
+        return bool(self._ready)  # type: ignore[attr-defined]
 
 
 class Disk:
@@ -124,6 +130,33 @@ def test_the_answer_of_a_commit_on_the_loop_is_there_at_once() -> None:
         assert disk.was_here
 
     run(test)
+
+
+def test_a_commit_on_the_loop_is_not_told_before_one_that_was_made_earlier() -> None:
+    async def test(loop: Loop, disk: Disk, calls: CallQueue) -> None:
+        await warm_up(disk, calls)
+        await calls.write(lambda connection: None)
+        told: list[str] = []
+        count = len(disk.threads)
+        loop.is_free = False
+        earlier = calls.commit(UNITS)
+        earlier.add_done_callback(lambda _: told.append("earlier"))
+        # The writer is through with it, and at rest; the loop, held up here, has not heard of it yet.
+        while len(disk.threads) == count or not loop.is_told or not is_at_rest(calls):
+            time.sleep(0.001)
+        loop.is_free = True
+        later = calls.commit(UNITS)
+        later.add_done_callback(lambda _: told.append("later"))
+        await later
+        await earlier
+        assert told == ["earlier", "later"]
+
+    run(test)
+
+
+def is_at_rest(calls: CallQueue) -> bool:
+    assert calls._writer is not None
+    return not calls._writer._rest.locked()
 
 
 def test_what_the_store_says_on_the_loop_reaches_the_caller() -> None:

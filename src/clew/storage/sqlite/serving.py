@@ -76,9 +76,13 @@ class StoreThread:
         if not answers:
             return
         try:
-            self._loop.call_soon_threadsafe(settle, answers)
+            self._loop.call_soon_threadsafe(self.settle, answers)
         except RuntimeError:
             _log.warning("store.answers_undeliverable count=%d: the loop that asked has been closed", len(answers))
+
+    def settle(self, answers: list[Answer]) -> None:
+        """Tell those who asked; on the loop."""
+        settle(answers)
 
 
 def answer_of(future: asyncio.Future[Any], outcome: list[CommitStatus] | StoreError) -> Answer:

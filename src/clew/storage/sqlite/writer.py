@@ -28,7 +28,7 @@ from clew.storage.sqlite.connection import MEMORY, WAL_CHECKPOINT_PAGES, WAL_KEP
 from clew.storage.sqlite.errors import is_busy, to_store_error
 from clew.storage.sqlite.log_room import lay_out_log
 from clew.storage.sqlite.pace import CommitPace
-from clew.storage.sqlite.serving import Answer, Call, StoreThread, Unit, answer_of
+from clew.storage.sqlite.serving import Answer, Call, StoreThread, Unit, answer_of, settle
 
 _IDLE_SECONDS: Final = 1.0
 """How long nothing has to come before the writer tidies the log."""
@@ -85,7 +85,7 @@ class WriterThread(StoreThread):
         self._wal_path = path + "-wal"
         (self._busy_timeout_ms,) = connection.execute("PRAGMA busy_timeout").fetchone()
         self.asked_count = 0
-        self._served_count = 0
+        self._told_count = 0
         self._rest = threading.Lock()
         """Held by whoever uses the connection."""
         self._pace = CommitPace()
@@ -100,8 +100,16 @@ class WriterThread(StoreThread):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has done all that it was asked; on the loop."""
-        return self.asked_count == self._served_count
+        """Whether it has done all that it was asked, and the loop has heard of it; on the loop.
+
+        A commit that the loop makes is told at once. One before it, made but still on its way to the loop, would be
+        told later, and whoever asked for both takes answers to come in the order of the commits.
+        """
+        return self.asked_count == self._told_count
+
+    def settle(self, answers: list[Answer]) -> None:
+        self._told_count += len(answers)
+        settle(answers)
 
     def _run(self) -> None:
         try:
@@ -154,7 +162,6 @@ class WriterThread(StoreThread):
             for job in jobs:
                 self.answer(answers)
                 answers = [self.run_job(self._connection, job)]
-            self._served_count += len(commits) + len(jobs)
         # Told last, so that the loop finds the writer at rest.
         self.answer(answers)
         return call is not None
