@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clew.engine.recovery import ORPHAN_SECONDS
+from clew.engine.runs import RunEntry
 from clew.model.commands import (
     CompleteWorkflowExecution,
     RequestCancelActivityTask,
@@ -243,6 +244,33 @@ async def test_an_accepted_update_completes_in_a_later_task(shop: FleetShop) -> 
         sticky=True,
         completions=(r.UpdateCompletion(message_id="c", update_id="u1", outcome=outcome),),
     )
+    assert (await soon(completed)).outcome == outcome
+
+
+async def test_who_waits_for_an_update_hears_of_a_run_that_changes_once_more_as_it_wakes(
+    shop: FleetShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = shop.nodes
+    worker = await cached_at(shop, a)
+    updates, woken = c.engine._updates, asyncio.Event()
+    look_again = updates.look_again
+
+    def look_again_and_let_go(entry: RunEntry) -> None:
+        waiting = list(entry.update_waiters)
+        look_again(entry)
+        if waiting and not entry.update_waiters and not woken.is_set():
+            c.engine._discarded(entry)
+            woken.set()
+
+    monkeypatch.setattr(updates, "look_again", look_again_and_let_go)
+    completed = send_update(c)
+    acceptance = r.UpdateAcceptance(message_id="a", update_id="u1", sequencing_event_id=2)
+    await worker.complete(await worker.workflow_task(), sticky=True, acceptances=(acceptance,))
+    await soon(woken.wait())
+    await signal(b)
+    outcome = UpdateOutcome(result=payloads("late"))
+    completion = r.UpdateCompletion(message_id="c", update_id="u1", outcome=outcome)
+    await worker.complete(await worker.workflow_task(), sticky=True, completions=(completion,))
     assert (await soon(completed)).outcome == outcome
 
 

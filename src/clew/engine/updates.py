@@ -173,6 +173,8 @@ class UpdateDesk:
             StoreError: The run could not be read; nobody was moved.
         """
         entry = await self._cache.load(old.shard, old.run_key)
+        while entry is not None and entry.is_discarded and entry is not old:  # Changed once more on its way to here.
+            entry = await self._cache.load(old.shard, old.run_key)
         waiting, old.update_waiters = old.update_waiters, {}
         if entry is None or entry is old:
             old.update_waiters = waiting
@@ -228,35 +230,48 @@ class UpdateDesk:
     ) -> UpdateResponse:
         deadline = self._loop.time() + LONG_POLL_SECONDS
         update_id = admission.update_id
-        while True:
-            if admission.run_id:
-                return await self.poll(_elsewhere(entry, admission, stage))
-            if admission.completed_event_id:
-                return await self._completed(entry, admission)
-            if admission.accepted_event_id and not entry.state.is_open:
-                return await self._after_close(entry, update_id)
-            if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
-                return self._response(entry, update_id, UpdateStage.ACCEPTED)
-            if not waiter.done():  # It usually is: an update that is admitted and answered in one commit.
-                await asyncio.wait([waiter], timeout=max(deadline - self._loop.time(), 0))
-            if not waiter.done():
-                entry = _home(entry, update_id, waiter)
-                if not self._peers.is_alone and known_update(await self._current(entry), update_id) is None:
-                    raise _lost(update_id)
-                reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
-                return self._response(entry, update_id, reached)
-            settled: UpdateSettled | None
-            entry, settled = waiter.result()
-            if settled is None:
-                admission = known_update(entry, update_id) or await self._moved_on(entry, update_id)
+        try:
+            while True:
+                if admission.run_id:
+                    return await self.poll(_elsewhere(entry, admission, stage))
+                if admission.completed_event_id:
+                    return await self._completed(entry, admission)
+                if admission.accepted_event_id and not entry.state.is_open:
+                    return await self._after_close(entry, update_id)
+                if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
+                    return self._response(entry, update_id, UpdateStage.ACCEPTED)
+                if not waiter.done():  # It usually is: an update that is admitted and answered in one commit.
+                    await asyncio.wait([waiter], timeout=max(deadline - self._loop.time(), 0))
+                if not waiter.done():
+                    return await self._not_settled(_home(entry, update_id, waiter), admission)
+                settled: UpdateSettled | None
+                entry, settled = waiter.result()
+                if settled is not None and settled.outcome is not None:
+                    return self._response(entry, update_id, UpdateStage.COMPLETED, settled.outcome)
+                if settled is not None and settled.rejected:
+                    raise _closed_before(entry, update_id)
+                # What woke us is a moment old: the run may have left memory since, or be another's by now.
+                entry = await self._in_memory(entry)
+                known = known_update(entry, update_id)
+                if known is None and settled is None:
+                    known = await self._moved_on(entry, update_id)
+                admission = known or admission
                 waiter = self.register(entry, update_id)
-                continue
-            if settled.outcome is not None:
-                return self._response(entry, update_id, UpdateStage.COMPLETED, settled.outcome)
-            if settled.rejected:
-                raise _closed_before(entry, update_id)
-            waiter = self.register(entry, update_id)
-            admission = known_update(entry, update_id) or admission
+        finally:
+            self.unregister(entry, update_id, waiter)
+
+    async def _not_settled(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
+        """The answer when the time for one is over: how far the update has come."""
+        if not self._peers.is_alone and known_update(await self._current(entry), admission.update_id) is None:
+            raise _lost(admission.update_id)
+        reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
+        return self._response(entry, admission.update_id, reached)
+
+    async def _in_memory(self, entry: RunEntry) -> RunEntry:
+        """The run, as whoever changes it will find it: nobody wakes those who wait on what memory has let go."""
+        while entry.is_discarded:
+            entry = await self._current(entry)
+        return entry
 
     async def _after_close(self, entry: RunEntry, update_id: str) -> UpdateResponse:
         """The outcome of an update that a run had accepted which has closed: by the run as it is stored.
