@@ -13,14 +13,18 @@ from tests.cases.harness import QUEUE, engine, events, replay_check, replay_outc
 
 @workflow.defn
 class Sleeps:
+    """Answers whether time stood still where it should, and how many of the sleeps were not over before they began."""
+
     @workflow.run
-    async def run(self, offsets: list[float]) -> list[bool]:
+    async def run(self, offsets: list[float]) -> tuple[list[bool], int]:
         began = workflow.now()
         constant = []
+        ahead = 0
         for offset in offsets:
             due = began + timedelta(seconds=offset)
             before = workflow.now()
             constant.append(before == workflow.now())
+            ahead += due > workflow.now()
             await workflow.sleep(due - workflow.now())
         await workflow.sleep(0)
         await workflow.sleep(-1)
@@ -32,7 +36,7 @@ class Sleeps:
             await asyncio.wait_for(never, 0)
         except TimeoutError:
             constant.append(True)
-        return constant
+        return constant, ahead
 
 
 @workflow.defn(name="Changed")
@@ -50,19 +54,20 @@ class Five:
 
 
 async def test_the_rule_holds_live_and_on_replay() -> None:
+    others = []
     async with engine() as client:
         for cache in (100, 0):
             async with worker(client, [Sleeps], cache=cache):
                 handle = await client.start_workflow(
                     Sleeps.run, [-5.0, 0.0, 0.05, -1.0, 0.1], id=f"sleeps-{cache}", task_queue=QUEUE
                 )
-                assert all(await settled(handle))
+                constant, ahead = await settled(handle)
+                assert all(constant)
                 await replay_check(handle, Sleeps)
-        shapes = []
-        for cache in (100, 0):
-            found: list[Any] = await events(client.get_workflow_handle(f"sleeps-{cache}"), e.TimerStarted)
-            shapes.append(len(found))
-        assert shapes[0] == shapes[1]
+            found: list[Any] = await events(handle, e.TimerStarted)
+            # On a slow machine the moment to wait for may have passed when its turn comes.
+            others.append(len(found) - ahead)
+        assert others[0] == others[1]
 
 
 async def test_a_changed_duration_is_named_when_it_adds_an_event() -> None:
