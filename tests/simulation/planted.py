@@ -177,6 +177,20 @@ FAULTS: tuple[Fault, ...] = (
         "False",
     ),
     Fault(
+        "cancel-dropped",
+        "a cancel request is answered, and not recorded",
+        "clew.core.messages:decide_cancel_request",
+        "not state.is_open or state.cancel_requested",
+        "True",
+    ),
+    Fault(
+        "terminate-dropped",
+        "a request to terminate is answered, and the run goes on",
+        "clew.core.messages:decide_terminate",
+        "return finish(step)",
+        "return Transition()",
+    ),
+    Fault(
         "update-repeated",
         "the repeat of an update is not recognised",
         "clew.core.updates:decide_admit_update",
@@ -198,6 +212,13 @@ FAULTS: tuple[Fault, ...] = (
         "[]",
     ),
     # --- timers
+    Fault(
+        "timer-early-and-says-not",
+        "what is due within half a second counts as due, and its events are given that later moment",
+        "clew.core.due:decide_due",
+        "take_due(now, state.deadline_of)",
+        'take_due(now := now + __import__("datetime").timedelta(seconds=0.5), state.deadline_of)',
+    ),
     Fault(
         "timer-early",
         "what is due within half a second counts as due",

@@ -10,6 +10,8 @@ must hold what was acknowledged (law 3).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from clew.core.codec import decode_state
@@ -47,9 +49,14 @@ class RunLog:
 
 
 class Record:
-    """See the module docstring."""
+    """See the module docstring.
 
-    def __init__(self) -> None:
+    Args:
+        now: What every clock of this world says, if all say the same: then no event can be of a later moment.
+    """
+
+    def __init__(self, now: Callable[[], datetime] | None = None) -> None:
+        self._now = now
         self.runs: dict[int, RunLog] = {}
         self.by_run_id: dict[str, RunLog] = {}
         self.open_runs: dict[str, int] = {}
@@ -101,6 +108,8 @@ class Record:
         wanted = list(range(len(run.events) + 1, len(run.events) + 1 + len(events)))
         if [event.event_id for event in events] != wanted or (first, last) != (wanted[0], wanted[-1]):
             raise LawBroken(f"law 1: events {first}-{last} of {run.workflow_id} follow event {len(run.events)}")
+        if self._now is not None and max(event.event_time for event in events) > (now := self._now()):
+            raise LawBroken(f"law 8: of {events} one is stamped with a moment that is still to come: it is {now}")
         run.events += events
 
     def _note_open(self, write: RunWrite) -> None:
@@ -127,6 +136,26 @@ class Record:
                 found += [event for event in run.state().buffered_events if _is_signal(event, request_id)]
             count += len(found)
         return count
+
+    def must_hold_cancel(self, workflow_id: str) -> bool:
+        """Whether a cancel request of this id that was answered has to be recorded, and is not: no run of it has come
+        to an end, so there was one to cancel."""
+        runs = self.runs_of(workflow_id)
+        events = [
+            event for run in runs for event in (*run.events, *(run.state().buffered_events if run.is_open else ()))
+        ]
+        has_ended = any(
+            not run.is_open and not isinstance(run.events[-1], e.WorkflowExecutionContinuedAsNew) for run in runs
+        )
+        return not has_ended and not any(isinstance(event, e.WorkflowExecutionCancelRequested) for event in events)
+
+    def is_terminated(self, workflow_id: str, reason: str) -> bool:
+        """Whether a run of this id was terminated for this reason."""
+        return any(
+            isinstance(event, e.WorkflowExecutionTerminated) and event.reason == reason
+            for run in self.runs_of(workflow_id)
+            for event in run.events[-1:]
+        )
 
     def updates_of(self, workflow_id: str, update_id: str) -> list[e.WorkflowExecutionUpdateCompleted]:
         """The recorded outcomes of an update."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.clients import Call, SimClient, value_of
+from tests.simulation.clock import SimClock
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
 from tests.simulation.hints import HintBus
 from tests.simulation.inside import start_inside
@@ -66,7 +67,8 @@ class World:
         self.loop = SimLoop(self.chance("order"))
         if keeps_log:
             self.loop.log = []
-        self.record = Record()
+        has_one_time = not plan.skew and all(fault.kind != "jump_clock" for fault in plan.faults)
+        self.record = Record(SimClock(self.loop).now if has_one_time else None)
         self.outside = Outside(ACCOUNTS, self.record)
         self.disk: Disk = SqliteDisk(self.loop)
         if plan.store == "model":
@@ -221,6 +223,12 @@ class World:
                     missing = f"update {call.request_id}"
                 elif found and call.answer.outcome not in [event.outcome for event in found]:
                     missing = f"outcome {call.answer.outcome} of update {call.request_id}; recorded: {found}"
+            case "cancel":
+                if record.must_hold_cancel(values["id"]):
+                    missing = f"cancel request {call.request_id}"
+            case "terminate":
+                if not record.is_terminated(values["id"], call.request_id):
+                    missing = f"the end by terminate {call.request_id}"
             case "query":
                 missing = record.what_is_ahead(value_of(call.answer.result))
             case _:
