@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A bill of materials (CycloneDX) of what an installation with every extra of the server brings along, and, with `audit`,
+# A bill of materials (CycloneDX) of what an installation with every extra that programs use brings along, and, with `audit`,
 # a look whether any of it has a known vulnerability. Usage: scripts/sbom.sh PYTHON sbom|audit
 set -euo pipefail
 
@@ -13,7 +13,7 @@ mkdir -p "$out"
 
 "$python" -m venv "$work/clew"
 "$work/clew/bin/python" -m pip install --quiet --disable-pip-version-check \
-    "$root[cli,server,link,auth,postgres,otel,encryption]"
+    "$root[auth,cli,encryption,httpx,link,otel,postgres,pydantic,server,speed,sqlalchemy]"
 # The tools have an environment of their own, so that they are not part of what they list.
 "$python" -m venv "$work/tools"
 case $what in

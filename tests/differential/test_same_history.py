@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from tests.differential import on_clew, page
-from tests.differential.comparison import Difference, compare, load_reasons
+from tests.differential.comparison import Difference, Reason, compare, load_reasons
 
 RECORDED_DIR = Path(__file__).parent / "recorded"
 PROGRAMS = on_clew.programs()
 REASONS = load_reasons()
+USED: dict[str, set[Reason]] = {}
+"""By program, which of the reasons explained a difference."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +42,20 @@ def recorded(name: str) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 async def test_a_program_leaves_the_same_history(name: str, tmp_path: Path) -> None:
     ours = await on_clew.run(name, PROGRAMS[name][1], f"sqlite:{tmp_path / 'store.db'}")
-    unexplained, _ = REASONS.split(name, compare(recorded(name), json.loads(json.dumps(ours))))
+    unexplained, used = REASONS.split(name, compare(recorded(name), json.loads(json.dumps(ours))))
     assert not unexplained, "\n" + "\n".join(map(str, unexplained))
+    USED[name] = used
+    gone = [reason for reason in REASONS.listed if name in reason.programs and reason not in used]
+    assert not gone, f"differences that are listed, and not there any more: {gone}"
+
+
+def test_what_is_listed_for_all_programs_is_there_in_one() -> None:
+    if USED.keys() != PROGRAMS.keys():
+        pytest.skip("not every program ran in this process")
+    gone = [
+        reason for reason in REASONS.listed if not reason.programs and not any(reason in used for used in USED.values())
+    ]
+    assert not gone, f"differences that are listed, and not there any more: {gone}"
 
 
 def test_there_are_enough_programs() -> None:
