@@ -515,13 +515,6 @@ FAULTS: tuple[Fault, ...] = (
         "version + 1",
     ),
     Fault(
-        "once-two-resets-at-once",
-        "of two resets at the same moment each begins a run, and both stay open",
-        "clew.engine.resets:Resets._prepare",
-        "if latest.successor is None:",
-        "if True:",
-    ),
-    Fault(
         "once-start-fails-for-ever",
         "a commit that fails while the engine starts overflows a date",
         "clew.engine.attention:Attention._scan_at",
