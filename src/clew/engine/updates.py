@@ -103,22 +103,15 @@ class UpdateDesk:
         admission = known_update(entry, update_id)
         if admission is None:
             return None
-        waiter = self.register(entry, update_id)
-        try:
-            return await self._wait(entry, admission, request.wait_stage, waiter)
-        finally:
-            self.unregister(entry, update_id, waiter)
+        return await self._wait(entry, admission, request.wait_stage, self.register(entry, update_id))
 
     async def wait_admitted(
         self, entry: RunEntry, request: UpdateWorkflowRequest, waiter: asyncio.Future[Any]
     ) -> UpdateResponse:
         """Wait for the stage of an update that was admitted with `waiter` registered; it is unregistered here."""
         update_id = request.request.update_id
-        try:
-            admission = known_update(entry, update_id) or UpdateAdmission(update_id=update_id)
-            return await self._wait(entry, admission, request.wait_stage, waiter)
-        finally:
-            self.unregister(entry, update_id, waiter)
+        admission = known_update(entry, update_id) or UpdateAdmission(update_id=update_id)
+        return await self._wait(entry, admission, request.wait_stage, waiter)
 
     async def poll(self, request: PollUpdateRequest) -> UpdateResponse:
         """Wait for the stage of an update that was sent before.
@@ -137,11 +130,7 @@ class UpdateDesk:
                     f"{request.workflow_id!r}: it was rejected, never arrived, or went to another run; send it again",
                 )
             )
-        waiter = self.register(entry, update_id)
-        try:
-            return await self._wait(entry, admission, request.wait_stage, waiter)
-        finally:
-            self.unregister(entry, update_id, waiter)
+        return await self._wait(entry, admission, request.wait_stage, self.register(entry, update_id))
 
     async def _find_durable(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
         """The run, once all that is known of it now is durable: what it says of an update is an answer (law 3)."""
@@ -228,6 +217,7 @@ class UpdateDesk:
     async def _wait(
         self, entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage, waiter: asyncio.Future[Any]
     ) -> UpdateResponse:
+        """Wait for the stage; `waiter`, and what takes its place, is unregistered here."""
         deadline = self._loop.time() + LONG_POLL_SECONDS
         update_id = admission.update_id
         try:
