@@ -35,6 +35,7 @@ from clew.client import (
 )
 from clew.common import WorkflowIDConflictPolicy
 from clew.exceptions import ApplicationError
+from clew.model.rejection import RejectionCode
 from clew.service.errors import RPCError
 from clew.worker import Worker
 
@@ -181,6 +182,30 @@ def test_lists_are_iterated_over_page_by_page(client: BlockingClient) -> None:
     assert sorted(client.wait(execution.memo())["n"] for execution in found) == [0, 1, 2, 3, 4]
     for execution in found:
         client.get_workflow_handle(execution.id).terminate(reason="over")
+
+
+def test_a_closed_run_is_deleted_and_an_open_one_is_not(client: BlockingClient) -> None:
+    handle = client.start_workflow(Counter.run, 1, id="c", task_queue=QUEUE)
+    with pytest.raises(RPCError) as open_run:
+        handle.delete()
+    assert open_run.value.code is RejectionCode.WORKFLOW_NOT_CLOSED
+    handle.terminate()
+    assert handle.delete() == handle.result_run_id
+    with pytest.raises(RPCError) as gone:
+        handle.delete()
+    assert gone.value.code is RejectionCode.WORKFLOW_NOT_FOUND
+    assert list(client.list_workflows("WorkflowId = 'c'")) == []
+
+
+def test_the_run_of_the_handle_is_deleted_not_what_took_its_id(client: BlockingClient) -> None:
+    earlier = client.start_workflow(Counter.run, 1, id="c", task_queue=QUEUE)
+    earlier.terminate()
+    later = client.start_workflow(Counter.run, 2, id="c", task_queue=QUEUE)
+    later.terminate()
+    assert earlier.delete() == earlier.result_run_id
+    assert client.get_workflow_handle("c").describe().run_id == later.result_run_id
+    assert client.get_workflow_handle("c").delete() == later.result_run_id
+    assert client.count_workflows().count == 0
 
 
 def test_events_are_given_as_they_come(client: BlockingClient) -> None:

@@ -33,7 +33,6 @@ from clew.client._calls import call_service
 from clew.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
-from clew.service.operations import DeleteWorkflowRequest
 from clew.service.requests import QueryWorkflowRequest
 
 _RESET_TYPES = {"first": ResetType.FIRST_WORKFLOW_TASK, "last": ResetType.LAST_WORKFLOW_TASK}
@@ -255,14 +254,7 @@ async def delete(place: Place, workflow_id: str | None, run_id: str | None, quer
     """
 
     async def act(handle: WorkflowHandle[Any, Any]) -> None:
-        connection = handle._client.connection
-        request = DeleteWorkflowRequest(
-            namespace=place.namespace,
-            workflow_id=handle.id,
-            run_id=handle.run_id or "",
-            identity=handle._client.identity,
-        )
-        await call_service(connection, connection.service.delete_workflow, request)
+        await handle.delete()
 
     return await _on_runs(place, workflow_id, run_id, query, yes, "Deleted", act, _CLOSED)
 

@@ -129,6 +129,10 @@ class BlockingWorkflowHandle(Generic[SelfType, ReturnType]):
         )
         return BlockingWorkflowHandle(self._calls, made)
 
+    def delete(self, *, rpc_timeout: timedelta | None = None) -> str:
+        """As `WorkflowHandle.delete`, blocking."""
+        return self._calls.call(lambda client: self._on(client).delete(rpc_timeout=rpc_timeout))
+
     def describe(self, *, rpc_timeout: timedelta | None = None) -> WorkflowExecutionDescription:
         """As `WorkflowHandle.describe`, blocking."""
         return self._calls.call(lambda client: self._on(client).describe(rpc_timeout=rpc_timeout))

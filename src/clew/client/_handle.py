@@ -1,4 +1,4 @@
-"""A handle on one execution: result, signal, query, update, cancel, terminate, describe, history.
+"""A handle on one execution: result, signal, query, update, cancel, terminate, reset, delete, describe, history.
 
 Owns: `WorkflowHandle`. Never: the way to the engine (``_outbound``).
 
@@ -42,6 +42,7 @@ from clew.model import events as e
 from clew.model.events import Event
 from clew.model.history import WorkflowHistory
 from clew.model.option_types import check_texts
+from clew.service.operations import DeleteWorkflowRequest
 from clew.service.requests import (
     ResetReapplyExcludeType,
     ResetType,
@@ -256,6 +257,31 @@ class WorkflowHandle(Generic[SelfType, ReturnType]):
             first_execution_run_id=self._first_execution_run_id,
             result_type=self._result_type,
         )
+
+    async def delete(self, *, rpc_timeout: timedelta | None = None) -> str:
+        """Remove a closed run and its history for good, before its retention time is over.
+
+        It is the run of this handle where that is known (`run_id`, else `result_run_id`), so that no later run of the
+        same workflow id is hit; the latest one otherwise. What other runs remember of it stays with them.
+
+        Args:
+            rpc_timeout: Longest wait for the answer.
+
+        Returns:
+            The id of the run that is gone.
+
+        Raises:
+            RPCError: There is no such run, it is open, or its last messages are still on their way.
+        """
+        connection = self._client.connection
+        request = DeleteWorkflowRequest(
+            namespace=self._client.namespace,
+            workflow_id=self._id,
+            run_id=self._run_id or self._result_run_id or "",
+            identity=self._client.identity,
+        )
+        gone = await call_service(connection, connection.service.delete_workflow, request, timeout=rpc_timeout)
+        return gone.run_id
 
     async def update_options(
         self, *, versioning_override: VersioningOverride | None, rpc_timeout: timedelta | None = None
