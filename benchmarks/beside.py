@@ -1,37 +1,31 @@
 """Clew beside the peers that are installed: ``python -m benchmarks.beside [W1 …] [--runs 3] [--page]``.
 
-Owns: whose turn it is, the floor's turn beside them, and the table and page of what was found. Never: what is measured
-(``benchmarks.peers``, and ``benchmarks.floor`` for the least work that an engine of this shape can do in Python).
+Owns: whose turn it is, and the floor's turn beside them. Never: what is measured (``benchmarks.peers``, and
+``benchmarks.floor`` for the least work that an engine of this shape can do in Python), or how a table is made
+(``benchmarks.records``).
 
 How it works: within a run each engine has its turn on a new store, so that a slow minute of the machine meets all, and
-the next run begins with another. Figures are added to a file of lines, so a long measurement can be made in parts; the
-table has the medians of what is there. The same on one PostgreSQL server is ``benchmarks.postgres``.
+the next run begins with another. The same on one PostgreSQL server is ``benchmarks.postgres``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import sqlite3
-import statistics
 import sys
-import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks import floor, peers
-from benchmarks.peers import ROOT, SHOWN, SIZES, Peer, Shown
-from benchmarks.postgres import OURS, TITLES, read
+from benchmarks import records as found
+from benchmarks.peers import ROOT, SIZES, Peer
+from benchmarks.records import FLOOR, OURS, Record, add, in_turn
 
 RESULTS: Final = ROOT / "build" / "bench.jsonl"
 PAGE: Final = ROOT / "docs" / "reference" / "benchmarks.md"
-FLOOR: Final = "floor"
-
-BASE: Final = {"W1-LOCAL": "W1", "W2-LOCAL": "W2", "W6-LOCAL": "W6"}
-"""What stands in the line of local steps for an engine that has one kind of step."""
 
 INTRODUCTION: Final = """\
 Written by `make bench`; do not edit. Each engine with what it brings along itself as a store (Clew: SQLite), by turns
@@ -46,8 +40,6 @@ The round trip of W7 is an update (Clew, Temporal), a durable promise resolved a
 message and an event (DBOS, which polls once a second on SQLite by default). In W4 memory is what sleepers add to all
 processes of an engine and its worker, fresh ones, so growing into their working size is part of it. In W5 worker and
 engine die together where they are one process, else the worker dies alone."""
-
-Record = dict[str, Any]
 
 
 def main() -> int:
@@ -69,8 +61,8 @@ def main() -> int:
     engines = [engine for engine in (OURS, *peers.installed("sqlite")) if engine.name in wanted]
     if options.runs:
         measure_in_turns(names, engines, options.runs, options.results, with_floor=FLOOR in wanted)
-    records = read(options.results)
-    print("\n".join(table(records)))
+    records = found.read(options.results)
+    print("\n".join(found.table(records, peers.PEERS, has_floor=True)))
     if options.page:
         PAGE.write_text(page(records), encoding="utf-8")
     return 0
@@ -98,17 +90,16 @@ def measure_in_turns(
         with_floor: Whether the floor has its turn beside W2.
         our_store: What Clew is measured on, see ``benchmarks.peers.clew``.
     """
-    results.parent.mkdir(parents=True, exist_ok=True)
     versions = {engine.name: peers.version_of(engine) if engine.name != OURS.name else "" for engine in engines}
     for turn in range(runs):
         for name in names:
-            able = [engine for engine in engines if name in engine.workloads]
-            start = turn % max(1, len(able))
-            for engine in able[start:] + able[:start]:
-                store = our_store if engine.name == OURS.name else "sqlite"
-                _note(results, name, engine.name, versions[engine.name], _measure_one(engine, name, store))
+            for engine in in_turn([engine for engine in engines if name in engine.workloads], turn):
+                store, load = our_store if engine.name == OURS.name else "sqlite", os.getloadavg()[0]
+                figures = _measure_one(engine, name, store)
+                add(results, name, engine.name, figures, load=load, version=versions[engine.name])
             if with_floor and name == "W2":
-                _note(results, name, FLOOR, "", _floor())
+                load = os.getloadavg()[0]
+                add(results, name, FLOOR, _floor(), load=load)
 
 
 def _measure_one(engine: Peer, name: str, store: str) -> peers.Figures | None:
@@ -125,122 +116,24 @@ def _floor() -> peers.Figures:
     return {"workflows/s": found.workflows_per_second, "CPU ms/workflow": found.cpu_ms_per_workflow}
 
 
-def _note(results: Path, name: str, engine: str, version: str, figures: peers.Figures | None) -> None:
-    print(f"{name} {engine}: {json.dumps(figures)}", flush=True)
-    record = {
-        "workload": name,
-        "engine": engine,
-        "figures": figures,
-        "at": time.strftime("%Y-%m-%d %H:%M"),
-        "load": round(os.getloadavg()[0], 1),
-        "version": version,
-    }
-    with results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-
-
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def table(records: list[Record]) -> list[str]:
-    """Lines of Markdown: the medians of all, the best of the peers to Clew, and the share of the floor."""
-    found = {record["engine"] for record in records}
-    others = [peer for peer in peers.PEERS if peer.name in found]
-    columns = [
-        "workload",
-        "figure",
-        "Clew",
-        *(peer.title for peer in others),
-        "Clew to the best of them",
-        "floor",
-        "runs",
-    ]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for name in SIZES:
-        for shown in SHOWN[name]:
-            ours = median(records, OURS.name, name, shown.key)
-            if ours is None:
-                continue
-            theirs = [median(records, peer.name, name, shown.key) for peer in others]
-            cells = [f"{name}: {TITLES[name]}", shown.key, number(ours), *map(number, theirs)]
-            cells += [standing(shown, ours, theirs), number(median(records, FLOOR, name, shown.key))]
-            cells.append(runs_of(records, name, [OURS.name, *(peer.name for peer in others)]))
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def values(records: list[Record], engine: str, name: str, key: str) -> list[float]:
-    """What was found of one figure; of the kind of step that the engine has, when it has one."""
-    stands_in = BASE.get(name) if engine in {"restate", "dbos"} else None
-    wanted = stands_in or name
-    return [
-        record["figures"][key]
-        for record in records
-        if record["engine"] == engine
-        and record["workload"] == wanted
-        and record["figures"]
-        and key in record["figures"]
-    ]
-
-
-def median(records: list[Record], engine: str, name: str, key: str) -> float | None:
-    """The median of one figure; None without any."""
-    found = values(records, engine, name, key)
-    return statistics.median(found) if found else None
-
-
-def runs_of(records: list[Record], name: str, engines: list[str]) -> str:
-    """How often it was measured; a range when not all were equally often."""
-    counts = {len(values(records, engine, name, SHOWN[name][0].key)) for engine in engines} - {0}
-    return str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
-
-
-def number(value: float | None) -> str:
-    """As a table shows it."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def standing(shown: Shown, ours: float, theirs: list[float | None]) -> str:
-    """How many times as good as the best of the others."""
-    known = [value for value in theirs if value is not None]
-    if not known:
-        return "-"
-    best = max(known) if shown.is_rate else min(known)
-    if ours <= 0 or best <= 0:
-        return "-"
-    times = ours / best if shown.is_rate else best / ours
-    return f"{times:.1f} times as good" if times >= 1 else f"**{1 / times:.1f} times as bad**"
+def machine() -> str:
+    """A point about the machine."""
+    return (
+        f"- {platform.machine()}, {os.cpu_count()} processors, {platform.system()}; Python "
+        f"{platform.python_version()}, SQLite {sqlite3.sqlite_version} (WAL, `synchronous=FULL`)."
+    )
 
 
 def page(records: list[Record]) -> str:
     """The page of the documentation."""
-    found = {record["engine"] for record in records}
-    engines = [OURS, *(peer for peer in peers.PEERS if peer.name in found)]
-    versions = sorted({record["version"] for record in records if record["version"]})
-    first, last = (f(record["at"] for record in records) for f in (min, max))
-    loads = [record["load"] for record in records]
-    machine = f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}"
-    lines = [
-        "# Beside other engines",
-        "",
-        INTRODUCTION,
-        "",
-        *table(records),
-        "",
-        REMARKS,
-        "",
-        "## Machine and settings",
-        "",
-        f"- {machine}; Python {platform.python_version()}, SQLite {sqlite3.sqlite_version} (WAL, `synchronous=FULL`).",
-        f"- Measured from {first} to {last} UTC on a machine that did other work (load {min(loads)} to {max(loads)}).",
-        "  Ratios within a line travel better than figures. Where the load is far above the number of processors,",
-        "  waiting times (W1, W5, W7) are the machine's as much as an engine's: compare CPU.",
-        *([f"- Versions: {'; '.join(versions)}."] if versions else []),
-        *(f"- **{engine.title}**: {engine.settings}." for engine in engines),
-    ]
-    return "\n".join(lines) + "\n"
+    measured = {record["engine"] for record in records}
+    others = [peer for peer in peers.PEERS if peer.name in measured]
+    settings = [machine(), *(f"- **{engine.title}**: {engine.settings}." for engine in (OURS, *others))]
+    shown = found.table(records, others, has_floor=True)
+    return found.page("Beside other engines", INTRODUCTION, shown, REMARKS, records, settings)
 
 
 if __name__ == "__main__":

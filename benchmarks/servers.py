@@ -1,7 +1,7 @@
 """Clew's server beside the servers of others: ``python -m benchmarks.servers [W1 …] [--runs 3] [--page]``.
 
-Owns: which engines are servers, and the page of what was found. Never: what is measured (``benchmarks.peers``), or
-whose turn it is and how a table is made (``benchmarks.beside``).
+Owns: which engines are servers, and the page of what was found. Never: what is measured (``benchmarks.peers``),
+whose turn it is (``benchmarks.beside``), or how a table is made (``benchmarks.records``).
 
 How it works: as ``benchmarks.beside``, but each engine is a server in a process of its own with one worker process
 behind a connection, which is the shape that Restate and Temporal have. Clew's is a node as ``clew server start`` runs
@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks import peers
-from benchmarks.beside import Record, measure_in_turns, table
+from benchmarks import records as found
+from benchmarks.beside import machine, measure_in_turns
 from benchmarks.peers import ROOT
-from benchmarks.postgres import OURS, read
+from benchmarks.records import OURS, Record
 
 RESULTS: Final = ROOT / "build" / "bench-servers.jsonl"
 PAGE: Final = ROOT / "docs" / "reference" / "benchmarks-servers.md"
@@ -69,8 +68,8 @@ def main() -> int:
         engines = [SERVED, *(peer for peer in others if peer.python is not None)]
         engines = [engine for engine in engines if not options.only or engine.name in options.only]
         measure_in_turns(names, engines, options.runs, options.results, our_store="server")
-    records = read(options.results)
-    print("\n".join(table(records)))
+    records = found.read(options.results)
+    print("\n".join(found.table(records, others)))
     if options.page:
         PAGE.write_text(page(records, options.note), encoding="utf-8")
     return 0
@@ -78,31 +77,10 @@ def main() -> int:
 
 def page(records: list[Record], note: str = "") -> str:
     """The page of the documentation."""
-    found = {record["engine"] for record in records}
-    engines = [SERVED, *(peer for peer in map(peers.peer_named, SERVERS) if peer.name in found)]
-    versions = sorted({record["version"] for record in records if record["version"]})
-    first, last = (f(record["at"] for record in records) for f in (min, max))
-    loads = [record["load"] for record in records]
-    machine = f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}"
-    lines = [
-        "# Beside other servers",
-        "",
-        INTRODUCTION,
-        "",
-        *table(records),
-        "",
-        REMARKS,
-        "",
-        "## Machine and settings",
-        "",
-        f"- {machine}; Python {platform.python_version()}, SQLite {sqlite3.sqlite_version} (WAL, `synchronous=FULL`).",
-        f"- Measured from {first} to {last} UTC on a machine that did other work (load {min(loads)} to {max(loads)}).",
-        "  Ratios within a line travel better than figures.",
-        *([f"- {note}"] if note else []),
-        *([f"- Versions: {'; '.join(versions)}."] if versions else []),
-        *(f"- **{engine.title}**: {engine.settings}." for engine in engines),
-    ]
-    return "\n".join(lines) + "\n"
+    others = [peers.peer_named(name) for name in SERVERS]
+    settings = [machine(), *([f"- {note}"] if note else [])]
+    settings += [f"- **{engine.title}**: {engine.settings}." for engine in (SERVED, *others)]
+    return found.page("Beside other servers", INTRODUCTION, found.table(records, others), REMARKS, records, settings)
 
 
 if __name__ == "__main__":

@@ -59,52 +59,48 @@ class MarkedSleeper:
         await workflow.execute_activity(mark, args=["done", number], start_to_close_timeout=TIMEOUT)
 
 
-@workflow.defn
-class Resumed:
-    """Takes steps, and one more when it is told to."""
+class _Told:
+    """Waits between its steps and one more until it is told to go on."""
 
     def __init__(self) -> None:
         self._is_told = False
-
-    @workflow.run
-    async def run(self, count: int) -> None:
-        with workflow.unsafe.sandbox_unrestricted():
-            marks.put("entered", 0)
-        for number in range(count):
-            await workflow.execute_activity(no_op, number, start_to_close_timeout=TIMEOUT)
-        with workflow.unsafe.sandbox_unrestricted():
-            marks.put("ready", 0)
-        await workflow.wait_condition(lambda: self._is_told)
-        await workflow.execute_activity(mark, args=["next", 0], start_to_close_timeout=TIMEOUT)
 
     @workflow.signal
     def go_on(self) -> None:
         """End the wait."""
         self._is_told = True
 
+    async def go(self, count: int, take: Callable[..., Awaitable[None]]) -> None:
+        """Take the steps by `take`, leaving a mark before the first, after the last, and with the one more."""
+        _leave("entered")
+        for number in range(count):
+            await take(no_op, number, start_to_close_timeout=TIMEOUT)
+        _leave("ready")
+        await workflow.wait_condition(lambda: self._is_told)
+        await take(mark, args=["next", 0], start_to_close_timeout=TIMEOUT)
+
+
+def _leave(word: str) -> None:
+    with workflow.unsafe.sandbox_unrestricted():
+        marks.put(word, 0)
+
 
 @workflow.defn
-class ResumedLocal:
+class Resumed(_Told):
+    """Takes activities, and one more when it is told to."""
+
+    @workflow.run
+    async def run(self, count: int) -> None:
+        await self.go(count, workflow.execute_activity)
+
+
+@workflow.defn
+class ResumedLocal(_Told):
     """Takes local steps, and one more when it is told to."""
 
-    def __init__(self) -> None:
-        self._is_told = False
-
     @workflow.run
     async def run(self, count: int) -> None:
-        with workflow.unsafe.sandbox_unrestricted():
-            marks.put("entered", 0)
-        for number in range(count):
-            await workflow.execute_local_activity(no_op, number, start_to_close_timeout=TIMEOUT)
-        with workflow.unsafe.sandbox_unrestricted():
-            marks.put("ready", 0)
-        await workflow.wait_condition(lambda: self._is_told)
-        await workflow.execute_local_activity(mark, args=["next", 0], start_to_close_timeout=TIMEOUT)
-
-    @workflow.signal
-    def go_on(self) -> None:
-        """End the wait."""
-        self._is_told = True
+        await self.go(count, workflow.execute_local_activity)
 
 
 @workflow.defn
