@@ -19,6 +19,7 @@ import platform
 import random
 import resource
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,18 @@ WARM_SHARE = 0.4
 """Of the survivor's time, before memory is compared: caches fill up first."""
 
 RSS_GROWTH_MAX = 1.25
+
+KEPT_BYTES_MAX = 512
+"""Of memory for each run done in the second half of the survivor's time, at most. Each of these runs is three, with
+sixty events: whoever forgets to forget anything of it keeps more. What remains of warming up is less."""
+
+KEPT_BLOCKS_MAX = 1.0
+"""Python objects, likewise. Memory moves in pages and arenas, and may hide the loss of a single small object for a
+while; this does not."""
+
+RUNS_COMPARED_MIN = 1_000
+"""Fewer runs in the second half tell nothing: caches are filling up."""
+
 FILES_GROWTH_MAX = 4
 DRAIN_SECONDS_MAX = 120.0
 STORE_FACTOR_MAX = 6.0
@@ -107,18 +120,45 @@ async def kill_again_and_again(folder: Path, name: str, load: Load, until: float
 
 
 def compare(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Memory and files at the beginning (once warm) and at the end of the survivor's time."""
+    """Memory and files at the beginning (once warm) and at the end of the survivor's time.
+
+    Raises:
+        AssertionError: One of them grows.
+    """
     warm = reports[int(len(reports) * WARM_SHARE) :]
     third = max(len(warm) // 3, 1)
     early, late = warm[:third], warm[-third:]
     rss = [max(report["rss_kib"] for report in part) for part in (early, late)]
     files = [max(report["files"] for report in part) for part in (early, late)]
     samples = reports[:: max(len(reports) // SAMPLES, 1)]
-    told = {"rss_kib": rss, "files": files, "samples": samples}
+    told = {"rss_kib": rss, "files": files, **kept(reports), "samples": samples}
     sys.stderr.write(f"{json.dumps(told)}\n")
     assert rss[1] <= rss[0] * RSS_GROWTH_MAX, f"memory grew from {rss[0]} to {rss[1]} KiB"
     assert files[1] <= files[0] + FILES_GROWTH_MAX, f"open files grew from {files[0]} to {files[1]}"
+    if told["runs_compared"] >= RUNS_COMPARED_MIN:
+        assert told["kept_bytes"] <= KEPT_BYTES_MAX, f"{told['kept_bytes']} bytes of memory stay of each run"
+        assert told["kept_blocks"] <= KEPT_BLOCKS_MAX, f"{told['kept_blocks']} Python objects stay of each run"
     return told
+
+
+def kept(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """What stays of each run that was done in the second half of the reports: bytes, and Python objects.
+
+    Compared are the middle values of the third and of the last quarter, half of that time apart; a run that is under
+    way, or a collection of garbage that is due, does not move them.
+    """
+    quarter = max(len(reports) // 4, 1)
+    parts = reports[-2 * quarter : -quarter] or reports[:1], reports[-quarter:]
+    middle = {
+        name: [statistics.median(report[name] for report in part) for part in parts]
+        for name in ("done", "rss_kib", "blocks")
+    }
+    done, rss, blocks = (late - early for early, late in middle.values())
+    return {
+        "runs_compared": int(done),
+        "kept_bytes": round(rss * 1024 / max(done, 1), 1),
+        "kept_blocks": round(blocks / max(done, 1), 3),
+    }
 
 
 async def look(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ about itself to its output. A process that finds the file owned joins its owner.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import itertools
 import json
 import logging
@@ -28,6 +29,8 @@ from clew.worker import Worker
 QUEUE = "soak"
 PATH, TOLD, PREFIX, SECONDS, WIDTH = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5])
 RATE = float(sys.argv[6])
+LEAK_BYTES = int(os.environ.get("CLEW_SOAK_LEAK", "0"))
+"""Kept of each run for ever, on purpose: a check of memory that does not notice is no check."""
 
 
 @activity.defn
@@ -94,6 +97,7 @@ class Load:
         self.done_count = 0
         self.numbers = itertools.count()
         self.next_at = 0.0
+        self.leaked: list[bytes] = []
 
     async def pace(self) -> None:
         """Until the next run may be started."""
@@ -116,6 +120,8 @@ class Load:
                 assert await handle.execute_update(Mixed.ask, number) == number + 1
             assert await handle.result() == 4 * number
             self.done_count += 1
+            if LEAK_BYTES:
+                self.leaked.append(bytes(LEAK_BYTES))
 
     async def report(self) -> None:
         """What this process takes, every second."""
@@ -125,10 +131,30 @@ class Load:
             line = {
                 "done": self.done_count,
                 "rss_kib": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+                "blocks": sys.getallocatedblocks(),
+                "malloc_kib": malloc_used_kib(),
                 "files": len(os.listdir("/proc/self/fd")),
             }
             sys.stdout.write(f"{json.dumps(line)}\n")
             sys.stdout.flush()
+
+
+class _MallocInfo(ctypes.Structure):
+    """``struct mallinfo2`` of the GNU C library."""
+
+    _names = ("arena", "parts", "fast", "maps", "mapped", "most", "fast_free", "used", "free", "top")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
+
+
+def malloc_used_kib() -> int:
+    """What the C library has given out, to SQLite above all, since Python takes its small objects elsewhere; -1 where
+    the library does not say."""
+    told = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if told is None:
+        return -1
+    told.restype = _MallocInfo
+    info = told()
+    return int(info.used + info.mapped) // 1024
 
 
 async def main() -> None:

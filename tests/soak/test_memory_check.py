@@ -1,0 +1,39 @@
+"""The soak's check of memory tells a process that keeps something of each run from one that is only warming up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.soak.__main__ import KEPT_BLOCKS_MAX, KEPT_BYTES_MAX, compare
+
+SECONDS = 1_800
+
+
+def reports(*, bytes_a_run: float, blocks_a_run: float = 0.0) -> list[dict[str, Any]]:
+    """Half an hour at ten runs a second: caches fill up in the first five minutes; the rest is as asked for."""
+    told: list[dict[str, Any]] = []
+    for second in range(SECONDS):
+        done, warm = second * 10, min(second / 300, 1.0)
+        noise = (second * 7919) % 400
+        rss_kib = 60_000 + 8_000 * warm + noise + done * bytes_a_run / 1024
+        blocks = 200_000 + 10_000 * warm + 10 * noise + done * blocks_a_run
+        told.append({"done": done, "rss_kib": int(rss_kib), "blocks": int(blocks), "files": 24})
+    return told
+
+
+def test_a_process_that_keeps_nothing_passes() -> None:
+    told = compare(reports(bytes_a_run=0))
+    assert abs(told["kept_bytes"]) < KEPT_BYTES_MAX / 8
+    assert abs(told["kept_blocks"]) < KEPT_BLOCKS_MAX / 8
+
+
+def test_a_kilobyte_of_each_run_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="bytes of memory stay of each run"):
+        compare(reports(bytes_a_run=1_000))
+
+
+def test_two_small_objects_of_each_run_are_noticed() -> None:
+    with pytest.raises(AssertionError, match="Python objects stay of each run"):
+        compare(reports(bytes_a_run=120, blocks_a_run=2))
