@@ -76,5 +76,6 @@ async def test_one_start_and_the_result_is_taken(away_at: float, back_at: float,
 
 def _cut(faults: Faults) -> None:
     error = StoreUnavailable("the store is away")
-    for method in ("commit_if_current", "load_run", "find_run", "read_history", "claim_tasks", "find_due_runs"):
+    reads = ("load_run", "load_runs", "find_run", "read_history", "claim_tasks", "find_due_runs")
+    for method in ("commit_if_current", *reads):
         faults.fail(method, error, times=None)

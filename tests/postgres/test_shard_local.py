@@ -24,6 +24,7 @@ LOCAL = {
     **{f"commit: {name}": commit_sql.statement("clew", (name,)) for name in commit_sql.RUN_SECTIONS},
     "commit: follow": commit_sql.UNLATCH.format(s="clew"),
     "load a run": reads.LOAD_RUN.format(s="clew"),
+    "load runs": reads.LOAD_RUNS.format(s="clew"),
     "find a run": reads.FIND_RUN.format(s="clew"),
     "find the latest run": reads.FIND_LATEST.format(s="clew"),
     "read history": reads.READ_HISTORY.format(s="clew"),

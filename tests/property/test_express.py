@@ -25,7 +25,7 @@ from clew.model.failure import Failure
 from clew.model.limits import LIMITS_DEFAULT
 from clew.model.payload import StoredPayload
 from clew.model.policies import RetryPolicy
-from clew.ports.store import CommitStatus, HistoryBatch, NamespaceRow, RunRow, RunWrite, StoreUnavailable
+from clew.ports.store import CommitStatus, HistoryBatch, LoadedRun, NamespaceRow, RunRow, RunWrite, StoreUnavailable
 from clew.service import requests as r
 from clew.service.errors import RPCError
 
@@ -150,6 +150,9 @@ class ScriptedStore:
 
     async def load_run(self, shard: int, run_key: int) -> RunRow | None:
         return self.rows.get(run_key)
+
+    async def load_runs(self, runs: list[tuple[int, int]], history_bytes_max: int) -> list[LoadedRun]:
+        return [LoadedRun(row=self.rows[key], history=tuple(self._batches[key])) for _, key in runs if key in self.rows]
 
     async def find_run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
         return self._latest(namespace, workflow_id)

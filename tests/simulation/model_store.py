@@ -27,6 +27,7 @@ from clew.ports.store import (
     DueRun,
     FleetView,
     HistoryBatch,
+    LoadedRun,
     NamespaceRow,
     OutboxRow,
     PendingItem,
@@ -192,6 +193,19 @@ class ModelStore:
     def load_run(self, shard: int, run_key: int) -> asyncio.Future[RunRow | None]:
         run = self._data.runs.get(run_key)
         return self._done(run.whole() if run is not None and run.row.shard == shard else None)
+
+    def load_runs(self, runs: Sequence[tuple[int, int]], history_bytes_max: int) -> asyncio.Future[list[LoadedRun]]:
+        found = [self._data.runs[key] for shard, key in runs if key in self._data.runs]
+        return self._done(
+            [
+                LoadedRun(
+                    row=run.whole(),
+                    history=tuple(run.batches) if run.row.history_size_bytes <= history_bytes_max else (),
+                )
+                for run in found
+                if (run.row.shard, run.row.run_key) in set(runs)
+            ]
+        )
 
     def find_run(self, namespace: str, workflow_id: str, run_id: str) -> asyncio.Future[RunRow | None]:
         for key in sorted(self._data.runs, reverse=True):

@@ -7,8 +7,9 @@ How it works: every run stores the next instant at which it needs the engine, in
 within the horizon in a heap of ``(instant, run key)`` and sleeps until the earliest. The heap is not exact: an entry
 may be out of date, which costs a look; `arm` adds an entry only when it is earlier than what is armed. Every half
 horizon the store is asked for the next stretch, which is also the guarantee behind everything that memory might forget.
-A run that turns out, when looked at, to be parked leaves memory; what is armed for one that left is no reason to read
-it again.
+Runs that are due and not in memory are read together, each with its history if that is short, so that a worker that has
+none of it can be given all at once. A run that turns out, when looked at, to be parked leaves memory; what is armed for
+one that left is no reason to read it again.
 
 In a fleet a node asks for the runs of its own shards, and every lease time, so that a deadline is found whatever became
 of the node that set it. One that is due before the owner of its shard has looked is armed by the node that set it.
@@ -46,6 +47,12 @@ PARKED_FROM: Final = timedelta(seconds=5)
 
 DUE_AT_ONCE_MAX: Final = 500
 """Runs woken in one turn of the loop, so that a herd of timers does not block everything else."""
+
+LOADED_TOGETHER: Final = 64
+"""Runs read by one call of the store."""
+
+HISTORY_BYTES_MAX: Final = 32 * 1024
+"""A history up to this comes with its run: most likely no worker has the run cached, and one will need all of it."""
 
 
 class Attention:
@@ -181,6 +188,7 @@ class Attention:
             self._background.spawn(self._scan_then_arm())
         heap = self._heap
         count = 0
+        absent: list[tuple[int, int, datetime]] = []
         while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
             when, run_key, shard = heapq.heappop(heap)
             if run_key in self._over:
@@ -192,9 +200,11 @@ class Attention:
             count += 1
             entry = self._cache.get(run_key)
             if entry is None:
-                self._background.spawn(self._load_and_look(shard, run_key, when))
+                absent.append((shard, run_key, when))
             else:
                 self._look(entry, when, now)
+        for start in range(0, len(absent), LOADED_TOGETHER):
+            self._background.spawn(self._load_and_look(absent[start : start + LOADED_TOGETHER]))
         self._arm_timer()
 
     def _look(self, entry: RunEntry, when: datetime, now: datetime) -> None:
@@ -209,18 +219,32 @@ class Attention:
         if (due is None or due > now + PARKED_FROM) and not (entry.is_needed or entry.is_discarded):
             self._cache.drop_unneeded(entry)
 
-    async def _load_and_look(self, shard: int, run_key: int, when: datetime) -> None:
-        try:
-            entry = await self._cache.load(shard, run_key)
-        except StoreCorrupt as error:
-            logger.error("attention.run_unreadable run_key=%s error=%s", run_key, error)
-            return
-        except StoreError as error:
-            logger.warning("attention.load_failed run_key=%s error=%s", run_key, error)
-            self.arm_again_later(shard, run_key)
-            return
-        if entry is not None and not self._is_closed:
-            self._look(entry, when, self._clock.now())
+    async def _load_and_look(self, runs: list[tuple[int, int, datetime]]) -> None:
+        """Look at runs that are not in memory, given with the instants at which they were to be looked at."""
+        instants = {run_key: when for _, run_key, when in runs}
+        with self._cache.reading() as left:
+            try:
+                found = await self._store.load_runs([run[:2] for run in runs], HISTORY_BYTES_MAX)
+            except StoreError as error:
+                logger.warning("attention.load_failed run_keys=%s error=%s", list(instants), error)
+                for shard, run_key, _ in runs:
+                    self.arm_again_later(shard, run_key)
+                return
+            again: list[tuple[int, int, datetime]] = []
+            for loaded in found:
+                row = loaded.row
+                when = instants[row.run_key]
+                try:
+                    entry = self._cache.adopt(row, left, loaded.history)
+                except StoreCorrupt as error:
+                    logger.error("attention.run_unreadable run_key=%s error=%s", row.run_key, error)
+                    continue
+                if entry is None:
+                    again.append((row.shard, row.run_key, when))
+                elif not self._is_closed:
+                    self._look(entry, when, self._clock.now())
+        if again and not self._is_closed:
+            self._background.spawn(self._load_and_look(again))
 
     async def _scan_then_arm(self) -> None:
         await self._scan()

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,9 +40,10 @@ from clew.model.events import (
     StartChildWorkflowExecutionFailed,
     StartChildWorkflowExecutionInitiated,
     WorkflowExecutionStarted,
+    decode_event_batches,
 )
 from clew.model.policies import WorkflowExecutionStatus
-from clew.ports.store import RunRow, Store, StoreCorrupt
+from clew.ports.store import HistoryBatch, RunRow, Store, StoreCorrupt
 from clew.service.requests import QueryResult, QueryTask
 
 if TYPE_CHECKING:
@@ -344,8 +345,10 @@ class RunCache:
         finally:
             self._readers = [reader for reader in self._readers if reader is not left]
 
-    def adopt(self, row: RunRow, left: set[int]) -> RunEntry | None:
+    def adopt(self, row: RunRow, left: set[int], history: Sequence[HistoryBatch] = ()) -> RunEntry | None:
         """The entry of a run just read (see `reading`); the one in memory wins, unless another node changed it since.
+
+        Its whole history, if that was read with it, is kept at hand.
 
         None when the run was in memory and left it while it was being read: the row may be from before its last change,
         and nobody would ever bring such an entry up to date.
@@ -358,7 +361,7 @@ class RunCache:
         if entry is None:
             if has_left:
                 return None
-            entry = entry_of(row)
+            entry = entry_of(row, history)
             # A closed run changes no more: whoever reads it needs no shared entry, and memory need not keep one.
             if row.status.is_open:
                 self.add(entry)
@@ -422,14 +425,15 @@ _KEEP: Final[dict[type[BaseEvent], Callable[[RunEntry, Any], None]]] = {
 """The events that are kept at hand, and those that end the need for one."""
 
 
-def entry_of(row: RunRow) -> RunEntry:
-    """A fresh entry from a stored row.
+def entry_of(row: RunRow, history: Sequence[HistoryBatch] = ()) -> RunEntry:
+    """A fresh entry from a stored row, with its whole history at hand if that is given.
 
     Raises:
         StoreCorrupt: The row cannot be read; no other run is concerned.
     """
     try:
         state = decode_state(row.state, [(item.kind, item.item_id, item.data) for item in row.items])
+        events = decode_event_batches([batch.events for batch in history]) if history else []
     except Exception as error:
         raise StoreCorrupt(
             f"run {row.run_id} of workflow {row.workflow_id!r} cannot be read ({type(error).__name__}: {error}). It "
@@ -445,6 +449,10 @@ def entry_of(row: RunRow) -> RunEntry:
     entry.items_are_rows = state.is_wide
     entry.tail_from = state.next_event_id
     entry.durable_last_event_id = state.next_event_id - 1
+    if events and events[0].event_id == 1 and events[-1].event_id == entry.durable_last_event_id:
+        entry.tail_from = 1
+        entry.remember(events)
+        entry.trim_tail()
     return entry
 
 

@@ -180,6 +180,13 @@ class RunRow(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     items: tuple[PendingItem, ...] = ()
 
 
+class LoadedRun(_Row, frozen=True, kw_only=True):
+    """A run with its whole history, if that is short; else `history` is empty."""
+
+    row: RunRow
+    history: tuple[HistoryBatch, ...] = ()
+
+
 class DueRun(_Row, frozen=True, kw_only=True):
     shard: int
     run_key: int
@@ -330,6 +337,13 @@ class Store(Protocol):
         ...
 
     def load_run(self, shard: int, run_key: int) -> Awaitable[RunRow | None]: ...
+
+    def load_runs(self, runs: Sequence[tuple[int, int]], history_bytes_max: int) -> Awaitable[list[LoadedRun]]:
+        """These runs, given as ``(shard, run key)``, as far as they exist, in any order.
+
+        Each comes with its history, as of the same moment, if that takes at most `history_bytes_max`.
+        """
+        ...
 
     def find_run(self, namespace: str, workflow_id: str, run_id: str) -> Awaitable[RunRow | None]:
         """The run with this run id, or with an empty `run_id` the latest run of the workflow id."""

@@ -19,6 +19,22 @@ async def test_what_is_not_there_is_none(store: Store) -> None:
     assert await store.read_history(0, 9, 1, 1000) == []
 
 
+async def test_several_runs_come_together_with_their_short_histories(store: Store) -> None:
+    item = PendingItem(kind=1, item_id=2, data=b"x")
+    short = insert(1, batches=(batch(1, 2), batch(3)), history_size_bytes=300, items_put=(item,))
+    long = insert(2, batches=(batch(1, 2),), history_size_bytes=301)
+    await store.commit_if_current([(short,), (long,), (insert(3),)])
+    await store.commit_if_current([(close(short, batches=(), history_size_bytes=300),)])
+    found = await store.load_runs([(0, 2), (0, 1), (0, 9), (1, 3)], 300)
+    rows = {loaded.row.run_key: loaded for loaded in found}
+    assert sorted(rows) == [1, 2], "the others are not there, or not in that shard"
+    assert rows[1].history == short.batches
+    assert rows[2].history == (), "too long"
+    for run_key, loaded in rows.items():
+        assert loaded.row == await store.load_run(0, run_key)
+    assert await store.load_runs([], 300) == []
+
+
 async def test_find_run_by_run_id_or_the_latest(store: Store) -> None:
     first = insert(1, "w", items_put=(PendingItem(kind=1, item_id=2, data=b"x"),))
     await store.commit_if_current([(first,)])

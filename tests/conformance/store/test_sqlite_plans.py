@@ -56,6 +56,8 @@ def where(attribute: str, operator: str, *values: Any) -> VisibilityFilter:
 
 QUESTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "load": ("INTEGER PRIMARY KEY", lambda c: reads.load_run(c, 0, 1)),
+    "load many": ("INTEGER PRIMARY KEY", lambda c: reads.load_runs(c, [(0, 1), (0, 2)], 1000)),
+    "load histories": ("history_run", lambda c: reads.load_runs(c, [(0, 1), (0, 2)], 1000)),
     "latest run": ("executions_workflow_id", lambda c: reads.find_run(c, "d", "w", "")),
     "run by id": ("executions_run_id", lambda c: reads.find_run(c, "d", "w", "r")),
     "history": ("history_run", lambda c: reads.read_history(c, 0, 1, 7, 1000)),

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from clew.core.codec import encode_state
 from clew.core.pending import PendingTimer
-from clew.engine.attention import Attention
+from clew.engine.attention import LOADED_TOGETHER, Attention
 from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry
-from clew.ports.store import RunRow
+from clew.ports.store import LoadedRun, RunRow, StoreError, StoreUnavailable
 from tests.unit.engine.test_runs import entry_of, open_row
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,15 +59,23 @@ class FakeTimer:
 
 
 class FakeStore:
-    """Holds one run, and counts how often it is read."""
+    """Holds one run, maybe with others, and counts how often runs are read."""
 
     def __init__(self) -> None:
         self.row: RunRow | None = None
+        self.others: list[RunRow] = []
+        self.error: StoreError | None = None
+        self.before_answer: Callable[[], None] = lambda: None
         self.loads_count = 0
 
-    def load_run(self, shard: int, run_key: int) -> Awaitable[RunRow | None]:
+    def load_runs(self, runs: list[tuple[int, int]], history_bytes_max: int) -> Awaitable[list[LoadedRun]]:
         self.loads_count += 1
-        return answered(self.row)
+        self.before_answer()
+        if self.error is not None:
+            raise self.error
+        rows = [*self.others, *([] if self.row is None else [self.row])]
+        keys = {run_key for _, run_key in runs}
+        return answered([LoadedRun(row=row) for row in rows if row.run_key in keys])
 
     def find_due_runs(self, shards: object, until: datetime, limit: int) -> Awaitable[list[Any]]:
         return answered([])
@@ -140,3 +150,67 @@ async def test_one_that_came_back_is_woken_at_its_own_deadline() -> None:
     entry = bench.sleeper(10)
     await bench.clock.go_to(NOW + timedelta(seconds=10))
     assert bench.woken == [entry]
+
+
+def sleeping(run_key: int, due: datetime) -> RunRow:
+    """The row of a run with a timer."""
+    entry = entry_of(open_row())
+    entry.state.workflow_task = None
+    entry.state.workflow_id = f"w-{run_key}"
+    entry.state.timers[5] = PendingTimer(timer_id="1", started_event_id=5, due_time=due)
+    return msgspec.structs.replace(open_row(), run_key=run_key, attention_at=due, state=encode_state(entry.state))
+
+
+def herd(bench: Bench, count: int) -> None:
+    """So many runs in the store alone, all due at once."""
+    due = NOW + timedelta(seconds=10)
+    bench.store.others = [sleeping(run_key, due) for run_key in range(100, 100 + count)]
+    for row in bench.store.others:
+        bench.attention._push(due, row.run_key, row.shard)
+
+
+async def test_a_herd_is_read_by_few_calls() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 3 * LOADED_TOGETHER)
+    await bench.clock.go_to(NOW + timedelta(seconds=11))
+    assert bench.store.loads_count == 3
+    assert sorted(entry.run_key for entry in bench.woken) == [row.run_key for row in bench.store.others]
+
+
+async def test_a_run_that_cannot_be_read_does_not_hold_up_those_read_with_it() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 3)
+    bench.store.others[1] = msgspec.structs.replace(bench.store.others[1], state=b"no state")
+    await bench.clock.go_to(NOW + timedelta(seconds=11))
+    assert [entry.run_key for entry in bench.woken] == [100, 102]
+
+
+async def test_runs_are_read_again_when_the_store_failed() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 3)
+    bench.store.error = StoreUnavailable("away")
+    await bench.clock.go_to(NOW + timedelta(seconds=10))
+    assert not bench.woken
+    bench.store.error = None
+    await bench.clock.go_to(NOW + timedelta(seconds=12))
+    assert [entry.run_key for entry in bench.woken] == [100, 101, 102]
+
+
+async def test_a_run_that_left_memory_while_it_was_read_is_read_again() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 2)
+    left = [entry_of(bench.store.others[0])]
+
+    def leave() -> None:
+        if left:
+            bench.cache.add(left[0])
+            bench.cache.discard(left.pop())
+
+    bench.store.before_answer = leave
+    await bench.clock.go_to(NOW + timedelta(seconds=11))
+    assert bench.store.loads_count == 2
+    assert [entry.run_key for entry in bench.woken] == [101, 100]

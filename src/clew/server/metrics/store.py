@@ -62,6 +62,12 @@ class MeteredStore:
         self._metrics.run_lookups.add("miss")
         return asyncio.ensure_future(self._watched("load_run", self._store.load_run(shard, run_key)))
 
+    def load_runs(self, runs: Sequence[tuple[int, int]], history_bytes_max: int) -> Awaitable[Any]:
+        """Read runs that are not in memory."""
+        self._metrics.run_lookups.add("miss", by=len(runs))
+        loaded = self._store.load_runs(runs, history_bytes_max)
+        return asyncio.ensure_future(self._watched("load_runs", loaded))
+
     def find_run(self, namespace: str, workflow_id: str, run_id: str) -> Awaitable[Any]:
         """Read a run that is not in memory."""
         self._metrics.run_lookups.add("miss")

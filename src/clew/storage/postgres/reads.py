@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from clew.ports.store import DueRun, HistoryBatch, NamespaceRow, OutboxRow, PendingItem, RunRow
+from clew.ports.store import DueRun, HistoryBatch, LoadedRun, NamespaceRow, OutboxRow, PendingItem, RunRow
 from clew.storage.postgres.rows import RUN_COLUMNS, RUN_COLUMNS_COUNT, plain_text, stored_text, to_run
 from clew.storage.values import from_micros, to_micros
 
@@ -32,6 +32,15 @@ _RUN: Final = (
 )
 
 LOAD_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_key = $2"
+LOAD_RUNS: Final = (
+    f"SELECT {RUN_COLUMNS}, run.state, items.kinds, items.ids, items.datas, batches.firsts, batches.lasts, "
+    "batches.events FROM unnest($1::int4[], $2::int8[]) AS wanted (shard, run_key) "
+    "JOIN {s}.executions AS run ON run.shard = wanted.shard AND run.run_key = wanted.run_key "
+    f"{_ITEMS} LEFT JOIN LATERAL (SELECT array_agg(h.first_event_id ORDER BY h.first_event_id) AS firsts, "
+    "array_agg(h.last_event_id ORDER BY h.first_event_id) AS lasts, "
+    "array_agg(h.events ORDER BY h.first_event_id) AS events FROM {s}.history AS h WHERE h.shard = run.shard "
+    "AND h.run_key = run.run_key AND run.history_size_bytes <= $3) AS batches ON true"
+)
 FIND_RUN: Final = f"{_RUN} WHERE run.shard = $1 AND run.run_id = $2 AND run.run_id <> ''"
 """Without the other names: a plan made for an empty table might look for those by an index of lists."""
 
@@ -83,6 +92,27 @@ async def load_run(connection: Connection, schema: str, shard: int, run_key: int
     """The run with its pending items."""
     row = await connection.fetchrow(LOAD_RUN.format(s=schema), shard, run_key)
     return None if row is None else _whole(row)
+
+
+async def load_runs(
+    connection: Connection, schema: str, runs: Sequence[tuple[int, int]], history_bytes_max: int
+) -> list[LoadedRun]:
+    """These runs as far as they exist, with their histories where those are short."""
+    if not runs:
+        return []
+    shards, keys = zip(*runs, strict=True)
+    rows = await connection.fetch(LOAD_RUNS.format(s=schema), shards, keys, history_bytes_max)
+    return [LoadedRun(row=_whole(row), history=_batches_of(row)) for row in rows]
+
+
+def _batches_of(row: Any) -> tuple[HistoryBatch, ...]:
+    firsts, lasts, events = row["firsts"], row["lasts"], row["events"]
+    if firsts is None:
+        return ()
+    return tuple(
+        HistoryBatch(first_event_id=first, last_event_id=last, events=encoded)
+        for first, last, encoded in zip(firsts, lasts, events, strict=True)
+    )
 
 
 async def find_run(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from clew.ports.store import DueRun, HistoryBatch, NamespaceRow, OutboxRow, PendingItem, RunRow
+from clew.ports.store import DueRun, HistoryBatch, LoadedRun, NamespaceRow, OutboxRow, PendingItem, RunRow
 from clew.storage.sqlite.rows import RUN_COLUMNS, fetch_all, from_micros, placeholders, to_micros, to_run
 
 _KEYS_MAX: Final = 1_000
@@ -34,6 +34,39 @@ def load_run(connection: sqlite3.Connection, shard: int, run_key: int) -> RunRow
     """The run with its pending items."""
     with snapshot(connection):
         return _one_run(connection, "run_key = ? AND shard = ?", (run_key, shard))
+
+
+def load_runs(
+    connection: sqlite3.Connection, runs: Sequence[tuple[int, int]], history_bytes_max: int
+) -> list[LoadedRun]:
+    """These runs as far as they exist, with their histories where those are short."""
+    by_shard: defaultdict[int, list[int]] = defaultdict(list)
+    for shard, run_key in runs:
+        by_shard[shard].append(run_key)
+    found: list[LoadedRun] = []
+    with snapshot(connection):
+        for shard, run_keys in by_shard.items():
+            for start in range(0, len(run_keys), _KEYS_MAX):
+                found += _load_some(connection, shard, run_keys[start : start + _KEYS_MAX], history_bytes_max)
+    return found
+
+
+def _load_some(
+    connection: sqlite3.Connection, shard: int, run_keys: list[int], history_bytes_max: int
+) -> list[LoadedRun]:
+    where = f"run_key IN ({placeholders(run_keys)}) AND shard = ?"
+    rows = fetch_all(connection, f"SELECT {RUN_COLUMNS}, state FROM executions WHERE {where}", (*run_keys, shard))
+    loaded = _with_items(connection, rows)
+    short = [row.run_key for row in loaded if row.history_size_bytes <= history_bytes_max]
+    batches: defaultdict[int, list[HistoryBatch]] = defaultdict(list)
+    if short:
+        sql = (
+            "SELECT run_key, first_event_id, last_event_id, CAST(events AS BLOB) FROM history "
+            f"WHERE shard = ? AND run_key IN ({placeholders(short)}) ORDER BY run_key, first_event_id"
+        )
+        for run_key, first, last, events in fetch_all(connection, sql, (shard, *short)):
+            batches[run_key].append(HistoryBatch(first_event_id=first, last_event_id=last, events=events))
+    return [LoadedRun(row=row, history=tuple(batches.get(row.run_key, ()))) for row in loaded]
 
 
 def find_run(connection: sqlite3.Connection, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:

@@ -26,6 +26,7 @@ from clew.ports.store import (
     DueRun,
     FleetView,
     HistoryBatch,
+    LoadedRun,
     NamespaceRow,
     OutboxRow,
     RunRow,
@@ -68,6 +69,10 @@ class SqliteReader:
     def load_run(self, shard: int, run_key: int) -> asyncio.Future[RunRow | None]:
         """The run with its pending items."""
         return self._calls.read(partial(reads.load_run, shard=shard, run_key=run_key))
+
+    def load_runs(self, runs: Sequence[tuple[int, int]], history_bytes_max: int) -> asyncio.Future[list[LoadedRun]]:
+        """These runs as far as they exist, with their histories where those are short."""
+        return self._calls.read(partial(reads.load_runs, runs=runs, history_bytes_max=history_bytes_max))
 
     def find_run(self, namespace: str, workflow_id: str, run_id: str) -> asyncio.Future[RunRow | None]:
         """The run with this run id, or with an empty `run_id` the latest run of the workflow id."""
