@@ -3,25 +3,23 @@
 Owns: the composition of the node's parts, its start and stop, and the calls of the contract.
 Never: decides (``core``), speaks SQL (``storage``) or knows who calls (client, worker, link, CLI).
 
-How it works: every call finds its run, wraps its decision in an `Operation` and gives it to the `Funnel`; what only
-reads goes to the store or to memory. All of it belongs to one event loop. Starting means: know the namespaces, take up
-what was out at workers when the store was last let go of, arm the timers, deliver the outbox. Stopping means: refuse
-new calls, wait until everything accepted is durable, let go of the store.
+How it works: every call finds its run (`WaysIn`), wraps its decision in an `Operation` and gives it to the `Funnel`;
+what only reads goes to the store or to memory. All of it belongs to one event loop. Starting means: know the
+namespaces, take up what was out at workers when the store was last let go of (`LostWorkers`), arm the timers, deliver
+the outbox. Stopping means: refuse new calls, wait until everything accepted is durable, let go of the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from clew.core.decisions import (
-    decide_adopt_attempt,
     decide_cancel_activity,
     decide_cancel_request,
     decide_complete_activity,
@@ -51,13 +49,14 @@ from clew.engine.describe import describe_state
 from clew.engine.early import EarlyTasks
 from clew.engine.express import Express
 from clew.engine.fleet import Fleet, FleetSettings
-from clew.engine.funnel import Decision, Funnel, Operation, store_error, telling_store_errors
+from clew.engine.funnel import Decision, Funnel, Operation, telling_store_errors
 from clew.engine.held_results import HeldResults
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks, Ids
 from clew.engine.keeping import Keeping
 from clew.engine.locate import Locator
-from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want, is_remote
+from clew.engine.lost_workers import LostWorkers
+from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
 from clew.engine.namespaces import Namespaces
 from clew.engine.node_clock import NodeClock
 from clew.engine.offers import OfferDesk
@@ -68,13 +67,14 @@ from clew.engine.pipeline import CommitPipeline
 from clew.engine.queries import QueryDesk
 from clew.engine.reactions import Reactions
 from clew.engine.reading import Reader
-from clew.engine.recovery import CAME_BACK_SECONDS, ORPHAN_SECONDS, Lost, LostSessions, recover, release_lost
+from clew.engine.recovery import Lost, LostSessions
 from clew.engine.resets import Resets
 from clew.engine.runs import TAIL_EVENTS_MAX, RunCache, RunEntry
 from clew.engine.starts import Started, Starter, StartExtras
 from clew.engine.update_with_start import UpdatesWithStart
-from clew.engine.updates import UpdateDesk, check_chain
+from clew.engine.updates import UpdateDesk
 from clew.engine.versions import Versions
+from clew.engine.ways_in import WaysIn, decide_nothing, lacks_started
 from clew.model import inputs as i
 from clew.model.events import WorkflowExecutionOptionsUpdated, WorkflowTaskCompleted
 from clew.model.limits import LIMITS_DEFAULT, Limits
@@ -93,9 +93,6 @@ from clew.service.errors import RPCError
 from clew.service.reply import Reply
 
 logger = logging.getLogger("clew.engine")
-
-RELEASE_AGAIN_SECONDS: Final = 0.25
-"""How long after a failed try what a lost worker held is released again."""
 
 T = TypeVar("T")
 
@@ -135,8 +132,6 @@ class Engine:
         self._own_id = node_id or entropy.uuid7()
         self._loop = asyncio.get_running_loop()
         self._is_open = False
-        self._orphaned: set[str] = set()
-        """Sessions of workers behind links that an engine before this one had; their workers may come back."""
         self.namespaces = Namespaces(store, entropy, limits_default=limits)
         self._ids: Ids = IdBlocks(store) if self._fleet is None else self._fleet.ids
         self._cache = RunCache(
@@ -169,8 +164,8 @@ class Engine:
                 session, run_key, event_id, attempt
             ),
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
-            on_suspended=lambda session: self._lost(session, keeps_attempt=lambda session_id: True),
-            on_detached=self._lost,
+            on_suspended=self._suspended,
+            on_detached=self._detached,
             peers=peers,
             claim_lease=CLAIM_LEASE if fleet is None else fleet.lease,
         )
@@ -298,6 +293,24 @@ class Engine:
         self._keeping = Keeping(
             store, clock, self._cache, self._funnel, self._desk, namespaces=self.namespaces, peers=peers
         )
+        self._ways = WaysIn(
+            locator=self._locator,
+            funnel=self._funnel,
+            reader=self._reader,
+            early=self._early,
+            refuses=self._refuses,
+        )
+        self._lost_workers = LostWorkers(
+            store=store,
+            clock=clock,
+            cache=self._cache,
+            funnel=self._funnel,
+            ways=self._ways,
+            queries=self._queries,
+            limits_of=self._limits,
+            is_open=lambda: self._is_open,
+            on_came_back=None if self._fleet is None else self._came_back,
+        )
         self._reactions = self._react(self._fleet) if self._fleet is not None else None
 
     def _react(self, fleet: Fleet) -> Reactions:
@@ -324,7 +337,7 @@ class Engine:
                 is_attached=lambda session_id: self._matcher.session(session_id) is not None,
             ),
             on_stale=self._discarded,
-            release=lambda entry, is_lost: self._release(entry, Lost(is_lost)),
+            release=lambda entry, is_lost: self._lost_workers.release(entry, Lost(is_lost)),
         )
 
     @property
@@ -357,34 +370,11 @@ class Engine:
             await self._fleet.start(self._reactions)
             self._reactions.start()
         else:
-            await self._recover()
+            await self._lost_workers.recover()
         self._is_open = True
         await self._attention.start()
         self._outbox.wake()
         self._keeping.start()
-
-    async def _recover(self) -> None:
-        """Take up what the engine that had the store before had given to workers."""
-
-        def keeps_attempt(session_id: str) -> bool:
-            if is_remote(session_id):
-                self._orphaned.add(session_id)
-                return True
-            return False
-
-        lost = Lost(lambda session_id: True, keeps_attempt)
-        await recover(self._store, self._cache, self._funnel, limits_of=self._limits, lost=lost)
-        if self._orphaned:
-            until = self._clock.now() + timedelta(seconds=ORPHAN_SECONDS)
-            self._clock.call_at(until, lambda: self._give_up_orphans(self._orphaned))
-
-    def _give_up_orphans(self, sessions: set[str], namespace: str | None = None) -> None:
-        """What workers of a former engine have not come back with is given to others; of one namespace, or of all."""
-        if self._is_open:
-            for session_id in sessions:
-                for entry in self._cache.holders(session_id):
-                    if namespace in (None, entry.state.namespace):
-                        self._release(entry, Lost(session_id.__eq__))
 
     async def stop(self) -> None:
         """Refuse new calls, make everything accepted durable, and let go of the store."""
@@ -423,7 +413,7 @@ class Engine:
 
     def signal_workflow(self, request: i.SignalWorkflowRequest) -> Awaitable[None]:
         """Record a signal."""
-        return self._change(
+        return self._ways.change(
             request,
             lambda s, now: decide_signal(s, request, now, limits=self._limits(request.namespace)),
             may_be_early=True,
@@ -466,7 +456,7 @@ class Engine:
 
     def request_cancel_workflow(self, request: i.RequestCancelRequest) -> Awaitable[None]:
         """Record a cancel request; a second one is no event."""
-        return self._change(
+        return self._ways.change(
             request,
             lambda s, now: decide_cancel_request(s, request, now, limits=self._limits(request.namespace)),
             first_execution_run_id=request.first_execution_run_id,
@@ -474,7 +464,7 @@ class Engine:
 
     def terminate_workflow(self, request: i.TerminateWorkflowRequest) -> Awaitable[None]:
         """Close the run now."""
-        return self._change(
+        return self._ways.change(
             request,
             lambda s, now: decide_terminate(s, request, now),
             first_execution_run_id=request.first_execution_run_id,
@@ -517,7 +507,7 @@ class Engine:
                 run_id=entry.state.run_id, versioning_override=request.versioning_override
             )
 
-        return self._change(
+        return self._ways.change(
             request,
             lambda s, now: decide_update_options(s, request, now, limits=self._limits(request.namespace)),
             reply=answer,
@@ -656,55 +646,14 @@ class Engine:
         session = self._matcher.attach(hello, sink)
         await self._peers.announce()
         if hello.held_attempts or hello.former_sessions:
-            self._funnel.spawn(self._take_over(session))
+            self._funnel.spawn(self._lost_workers.take_over(session))
         return session
-
-    async def _take_over(self, session: Session) -> None:
-        """What this worker has from another node goes on with this one; what it should have and has not, is lost."""
-        hello = session.hello
-        await asyncio.gather(*(self._adopt_attempt(token, session) for token in hello.held_attempts))
-        if hello.former_sessions:
-            at = self._clock.now() + timedelta(seconds=CAME_BACK_SECONDS)
-            self._clock.call_at(at, partial(self._give_up_former, session))
-
-    def _give_up_former(self, session: Session) -> None:
-        if not (self._is_open and session.is_attached):
-            return
-        namespace, former = session.hello.namespace, session.hello.former_sessions
-        if self._reactions is not None:
-            session.former_sessions = former
-            self._reactions.on_came_back(namespace, former)
-            self._peers.on_workers_changed()
-        else:
-            self._give_up_orphans(self._orphaned.intersection(former), namespace)
-
-    async def _adopt_attempt(self, token: i.TaskToken, session: Session) -> None:
-        """An attempt that this worker has from another node goes on with this one, or is told to stop."""
-        if token.namespace != session.hello.namespace:
-            session.sink.cancel_activity(token, i.ActivityCancelReason.NOT_FOUND)
-            return
-        while session.is_attached and self._is_open:
-            try:
-                is_cancel_requested = await self._by_target(
-                    token,
-                    lambda s, now: decide_adopt_attempt(s, token, session.session_id, now),
-                    reply=lambda _, transition: transition.reply.cancel_requested,
-                )
-            except RPCError as error:
-                if error.is_retryable:
-                    await asyncio.sleep(RELEASE_AGAIN_SECONDS)
-                    continue
-                session.sink.cancel_activity(token, i.ActivityCancelReason.NOT_FOUND)
-            else:
-                if is_cancel_requested:
-                    session.sink.cancel_activity(token, i.ActivityCancelReason.CANCEL_REQUESTED)
-            return
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Awaitable[None]:
         """Take the commands of a workflow task."""
         if self._is_open and (reply := self._express.complete_workflow_task(request)) is not None:
             return reply
-        return self._by_token(
+        return self._ways.by_token(
             request.token,
             lambda entry: partial(self._decide_complete_workflow_task, entry, request),
             needs_started=True,
@@ -736,7 +685,7 @@ class Engine:
 
     def fail_workflow_task(self, request: i.FailWorkflowTaskRequest) -> Awaitable[None]:
         """Take the failure of a workflow task; it is tried again."""
-        return self._by_token(
+        return self._ways.by_token(
             request.token,
             lambda entry: lambda s, now: decide_fail_workflow_task(s, request, now, limits=self._limits(s.namespace)),
             on_committed=lambda entry, _: self._queries.refuse_waiting(entry, self._limits(entry.state.namespace)),
@@ -746,7 +695,7 @@ class Engine:
         """Record markers while their workflow task goes on."""
         if self._is_open and (reply := self._express.record_markers(request)) is not None:
             return reply
-        return self._by_token(request.token, lambda _: self._record_of(request), reply=_recorded_markers)
+        return self._ways.by_token(request.token, lambda _: self._record_of(request), reply=_recorded_markers)
 
     def _record_of(self, request: i.RecordMarkersRequest) -> Decision:
         return lambda s, now: decide_record_markers(s, request, now, limits=self._limits(s.namespace))
@@ -761,7 +710,7 @@ class Engine:
             return reply
         token = request.token
         if not self._is_open or not isinstance(token, i.TaskToken):
-            return self._by_target(token, self._completion_of(request))
+            return self._ways.by_target(token, self._completion_of(request))
         future: Reply[Any] = Reply()
         operation = Operation(self._completion_of(request), future, locate=lambda: self._locator.by_token(token))
         entry = self._locator.by_token_at_hand(token)
@@ -791,37 +740,37 @@ class Engine:
             assert isinstance(token, i.TaskToken), "the express way takes tokens only"
             return Operation(self._completion_of(request), reply, locate=lambda: self._locator.by_token(token))
         if isinstance(request, i.CompleteWorkflowTaskRequest):
-            return self._bound(
+            return self._ways.bound(
                 lambda entry: partial(self._decide_complete_workflow_task, entry, request), None, request.token, reply
             )
         if isinstance(request, i.RecordMarkersRequest):
             bind = self._record_of(request)
-            return self._bound(lambda _: bind, None, request.token, reply, reply=_recorded_markers)
-        return Operation(_decide_nothing, reply)
+            return self._ways.bound(lambda _: bind, None, request.token, reply, reply=_recorded_markers)
+        return Operation(decide_nothing, reply)
 
     def fail_activity(self, request: i.FailActivityRequest) -> Awaitable[None]:
         """Record a failed attempt: it is tried again, or the activity fails."""
-        return self._by_target(
+        return self._ways.by_target(
             request.token, lambda s, now: decide_fail_activity(s, request, now, limits=self._limits(s.namespace))
         )
 
     def cancel_activity(self, request: i.CancelActivityRequest) -> Awaitable[None]:
         """Record that an activity ended because it was asked to."""
-        return self._by_target(
+        return self._ways.by_target(
             request.token, lambda s, now: decide_cancel_activity(s, request, now, limits=self._limits(s.namespace))
         )
 
     def release_activity(self, request: i.ReleaseActivityRequest) -> Awaitable[None]:
         """Take an attempt back unused."""
-        return self._by_target(request.token, lambda s, now: decide_release_activity(s, request, now))
+        return self._ways.by_target(request.token, lambda s, now: decide_release_activity(s, request, now))
 
     def detach_activity(self, token: i.TaskToken) -> Awaitable[None]:
         """The attempt will be completed from elsewhere: it no longer ends with its worker's session."""
-        return self._by_target(token, lambda s, now: decide_detach_activity(s, token, now))
+        return self._ways.by_target(token, lambda s, now: decide_detach_activity(s, token, now))
 
     def heartbeat_activity(self, request: i.HeartbeatActivityRequest) -> Awaitable[r.HeartbeatActivityResponse]:
         """Record that an attempt is alive, with its progress."""
-        return self._by_target(
+        return self._ways.by_target(
             request.token,
             lambda s, now: decide_heartbeat_activity(s, request, now),
             reply=lambda _, transition: r.HeartbeatActivityResponse(cancel_requested=transition.reply.cancel_requested),
@@ -832,155 +781,11 @@ class Engine:
         self._pipeline.after_current(entry, settled.set)
         await settled.wait()
 
-    # --- the ways in ------------------------------------------------------------------------------------------------
-
-    def _change(
-        self,
-        request: Any,
-        decide: Decision,
-        *,
-        first_execution_run_id: str = "",
-        reply: Callable[[RunEntry, Transition], Any] | None = None,
-        may_be_early: bool = False,
-    ) -> asyncio.Future[Any]:
-        """Change the run that a client names: the run given, else the current one."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if self._refuses(future):
-            return future
-
-        async def locate() -> RunEntry:
-            entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
-            check_chain(entry, first_execution_run_id)
-            return entry
-
-        operation = Operation(decide, future, locate=locate, reply=reply, may_be_early=may_be_early)
-        try:
-            entry = self._locator.at_hand(request.namespace, request.workflow_id, request.run_id)
-            if entry is not None:
-                check_chain(entry, first_execution_run_id)
-        except RPCError as error:
-            operation.refuse(error)
-            return future
-        if entry is None:
-            self._funnel.spawn(self._funnel.retry(operation))
-        else:
-            self._funnel.apply(entry, operation)
-        return future
-
-    def _by_token(
-        self,
-        token: i.TaskToken,
-        bind: Callable[[RunEntry], Decision],
-        *,
-        needs_started: bool = False,
-        may_answer_early: bool = False,
-        on_committed: Callable[[RunEntry, Transition], None] | None = None,
-        reply: Callable[[RunEntry, Transition], Any] | None = None,
-    ) -> Reply[Any]:
-        """Change the run that a worker's token names."""
-        future: Reply[Any] = Reply()
-        if self._refuses(future):
-            return future
-        entry = self._locator.by_token_at_hand(token)
-        lacks_started = needs_started and entry is not None and _lacks_started(entry)
-        cause = None if entry is None else self._early.rests_on(entry, token)
-        if (
-            entry is not None
-            and cause is not None
-            and not (may_answer_early and not lacks_started and self._early.take_answer(cause))
-        ):
-            self._early.when_durable(
-                entry,
-                cause,
-                future,
-                lambda: self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply)),
-            )
-        elif entry is not None and not lacks_started:
-            operation = self._bound(bind, entry, token, future, on_committed, reply)
-            operation.rests_on = cause
-            self._funnel.apply(entry, operation)
-        else:
-            self._funnel.spawn(self._by_token_later(token, bind, future, on_committed, reply))
-        return future
-
-    def _bound(
-        self,
-        bind: Callable[[RunEntry], Decision],
-        entry: RunEntry | None,
-        token: i.TaskToken,
-        future: Reply[Any],
-        on_committed: Callable[[RunEntry, Transition], None] | None = None,
-        reply: Callable[[RunEntry, Transition], Any] | None = None,
-    ) -> Operation:
-        """An operation whose decision is bound to the entry that it is taken on; None when it has to be found first."""
-        decide = _decide_nothing if entry is None else bind(entry)
-        operation = Operation(decide, future, on_committed=on_committed, reply=reply)
-
-        async def locate() -> RunEntry:
-            again = await self._locate_with_started(token)
-            operation.decide = bind(again)
-            return again
-
-        operation.locate = locate
-        return operation
-
-    async def _locate_with_started(self, token: i.TaskToken) -> RunEntry:
-        entry = await self._locator.by_token(token)
-        await self._reader.ensure_started_event(entry)
-        return entry
-
-    async def _by_token_later(
-        self,
-        token: i.TaskToken,
-        bind: Callable[[RunEntry], Decision],
-        future: Reply[Any],
-        on_committed: Callable[[RunEntry, Transition], None] | None,
-        reply: Callable[[RunEntry, Transition], Any] | None,
-    ) -> None:
-        try:
-            entry = await self._locate_with_started(token)
-        except StoreError as error:
-            _fail(future, store_error(error))
-        except RPCError as error:
-            _fail(future, error)
-        else:
-            self._funnel.apply(entry, self._bound(bind, entry, token, future, on_committed, reply))
-
-    def _by_target(
-        self,
-        target: i.TaskToken | i.ActivityTarget,
-        decide: Decision,
-        *,
-        reply: Callable[[RunEntry, Transition], Any] | None = None,
-    ) -> Reply[Any]:
-        """Change the run of an activity, named by token or by ids."""
-        future: Reply[Any] = Reply()
-        if self._refuses(future):
-            return future
-        if isinstance(target, i.TaskToken):
-            token = target
-            operation = Operation(decide, future, locate=lambda: self._locator.by_token(token), reply=reply)
-            entry = self._locator.by_token_at_hand(token)
-        else:
-            ids = target
-            operation = Operation(
-                decide,
-                future,
-                locate=lambda: self._locator.find(ids.namespace, ids.workflow_id, ids.run_id),
-                reply=reply,
-            )
-            entry = None
-        if entry is None:
-            self._funnel.spawn(self._funnel.retry(operation))
-        else:
-            self._funnel.apply(entry, operation)
-        return future
-
     # --- what happens by itself -------------------------------------------------------------------------------------
 
     def _wake_due(self, entry: RunEntry) -> None:
         """A deadline of the run is due."""
-        if _lacks_started(entry):
+        if lacks_started(entry):
             self._funnel.spawn(self._wake_due_later(entry))
             return
         limits = self._limits(entry.state.namespace)
@@ -1068,37 +873,19 @@ class Engine:
         self._outbox.wake()
         self._waiters.wake(entry.run_key, is_closed=True)
 
-    def _lost(self, session: Session, *, keeps_attempt: Callable[[str], bool] | None = None) -> None:
-        """A worker is gone, or cannot be reached: take up what it held."""
-        self._queries.on_detached(session)
-        lost = Lost(session.session_id.__eq__, keeps_attempt)
-        for entry in self._cache.holders(session.session_id):
-            self._release(entry, lost)
+    def _suspended(self, session: Session) -> None:
+        """A worker cannot be reached; it may come back."""
+        self._lost_workers.lost(session, keeps_attempt=lambda session_id: True)
 
-    def _release(self, entry: RunEntry, lost: Lost) -> None:
-        limits = self._limits(entry.state.namespace)
-        answer: asyncio.Future[None] = self._loop.create_future()
-        answer.add_done_callback(partial(self._released, entry, lost))
-        self._funnel.apply(entry, Operation(partial(release_lost, lost, limits), answer))
+    def _detached(self, session: Session) -> None:
+        """A worker is gone."""
+        self._lost_workers.lost(session)
 
-    def _released(self, entry: RunEntry, lost: Lost, answer: asyncio.Future[None]) -> None:
-        error = answer.exception()
-        if isinstance(error, RPCError) and error.is_retryable and self._is_open:
-            self._funnel.spawn(self._release_later(entry, lost))
-
-    async def _release_later(self, entry: RunEntry, lost: Lost) -> None:
-        """The store failed: nobody else will notice that this run waits for a worker that is gone."""
-        again: RunEntry | None = None
-        while again is None and self._is_open:
-            await asyncio.sleep(RELEASE_AGAIN_SECONDS)
-            try:
-                again = await self._cache.load(entry.shard, entry.run_key)
-            except StoreError as error:
-                logger.warning("engine.release_delayed run_id=%s error=%s", entry.state.run_id, error)
-            else:
-                break
-        if again is not None and self._is_open:
-            self._release(again, lost)
+    def _came_back(self, namespace: str, sessions: tuple[str, ...]) -> None:
+        """A worker has named what it still has of its former sessions."""
+        if self._reactions is not None:
+            self._reactions.on_came_back(namespace, sessions)
+        self._peers.on_workers_changed()
 
     def _rerouted(self, namespace: str) -> None:
         """The routing of worker versions has changed."""
@@ -1144,14 +931,6 @@ def _recorded_markers(entry: RunEntry, transition: Transition) -> r.RecordMarker
     )
 
 
-def _decide_nothing(state: ExecutionState, now: datetime) -> None:
-    """In the place of a decision that is found or given up before it is taken."""
-
-
-def _lacks_started(entry: RunEntry) -> bool:
-    return entry.started_event is None and entry.state.needs_started_event
-
-
 def _forward_response(future: asyncio.Future[r.StartWorkflowResponse], started: asyncio.Future[Started]) -> None:
     error = started.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
     if future.done():
@@ -1160,8 +939,3 @@ def _forward_response(future: asyncio.Future[r.StartWorkflowResponse], started: 
         future.set_exception(error)
     else:
         future.set_result(started.result().response)
-
-
-def _fail(future: asyncio.Future[Any] | Reply[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
