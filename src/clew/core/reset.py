@@ -29,7 +29,7 @@ from clew.core.closing import ENGINE_IDENTITY, close_run, finish
 from clew.core.codec import item_keys
 from clew.core.evolve import fold
 from clew.core.state import ExecutionState, Origin
-from clew.core.step import Step
+from clew.core.step import OUTCOME_EVENTS, Step
 from clew.core.tasks import drop_task, want_task
 from clew.core.transition import CancelExternal, ReportChild, SignalExternal, StartChild, Transition
 from clew.model import events as e
@@ -134,25 +134,26 @@ def decide_reset(
     new.origins = _origins(source.base, event_id)
     _fail_task(following, request, source.base.run_id)
     _settle_activities(following, request)
-    closing = Step(state, now, limits)
-    if state.is_open:
-        drop_task(closing)
     reapply = _Reapply(following, request.reapply_exclude)
     for earlier, events in ((source.base, copied), *source.earlier):
         reapply.note_taken(earlier, events)
     for later, events in ((source.base, source.events[event_id - 1 :]), *source.later):
         reapply.run(later, events)
         if later.run_id == state.run_id:
-            reapply.run(later, closing.events)
+            reapply.run(later, _without_ids(state))
     reapply.forget_rejected((source.base, state))
     _inherit(new, state, source.base, request, limits, reapply.taken_updates)
     _ask_again(following)
     want_task(following)
     following.dirty.update(item_keys(new))
     begun = finish(following)
+    if not new.is_open or new.next_event_id >= limits.history_events_max:
+        return _too_long(request, event_id, new, limits)
     begun.events = [*copied, *begun.events]
     if not state.is_open:
         return Transition(new_run=(new, begun))
+    closing = Step(state, now, limits)
+    drop_task(closing)
     _terminate(closing, request, source.base, (new, begun), reapply.outcomes)
     return finish(closing)
 
@@ -210,6 +211,17 @@ def _no_boundary(request: ResetWorkflowRequest, source: ResetSource, event_id: i
         f"Event {event_id} of workflow {request.workflow_id!r} is no boundary of a workflow task: none is pending just "
         "before it. Give an event from behind a WorkflowTaskScheduled to just behind its WorkflowTaskStarted"
         + (f"; the nearest completed tasks are events {near}." if near else "."),
+    )
+
+
+def _too_long(request: ResetWorkflowRequest, event_id: int, new: ExecutionState, limits: Limits) -> Rejection:
+    """The refusal of a point that leaves the new run no room: it would be ended as soon as it begins."""
+    return refuse(
+        RejectionCode.LIMIT_EXCEEDED,
+        f"A reset of workflow {request.workflow_id!r} to event {event_id} would begin a run whose history is too long "
+        f"from the start (over {limits.history_events_max} events or {limits.history_bytes_max} bytes, with the signals "
+        "and updates that came since), so it would be closed at once; nothing was done. Reset to an earlier event, "
+        "exclude signals or updates (reapply_exclude), or raise the limit of the namespace.",
     )
 
 
@@ -381,6 +393,14 @@ class _Reapply:
 
 def _append_again(step: Step, event: e.Event, **changes: Any) -> None:
     step.append(msgspec.structs.replace(event, event_id=step.state.next_event_id, event_time=step.now, **changes))
+
+
+def _without_ids(state: ExecutionState) -> list[e.Event]:
+    """What has come to a run while a worker holds its task, in the order in which its history will have it."""
+    buffered = state.buffered_events
+    late = [event for event in buffered if type(event) in OUTCOME_EVENTS]
+    early = [event for event in buffered if type(event) not in OUTCOME_EVENTS]
+    return [msgspec.structs.replace(event, event_id=state.next_event_id) for event in (*early, *late)]
 
 
 def _settle_pending(step: Step, source: ExecutionState, event: e.Event) -> None:
