@@ -160,6 +160,7 @@ class WorkflowMachine:
         self._main: asyncio.Task[Any] | None = None
         self._close: requests.Pending | None = None
         self._holds_main = self._cancels_again = self._is_broken = False
+        self.buried_count = 0
         self._is_activating = False
         """Whether the latest activation can still go on: its requests are neither sent nor recorded."""
         self._is_inside = False
@@ -239,7 +240,7 @@ class WorkflowMachine:
         if attributes:
             roots.append(attributes)
         if roots:
-            bury(roots)
+            bury(roots, self._note_buried)
         self._runtime.conditions.clear()
         self._main = None
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
@@ -248,6 +249,14 @@ class WorkflowMachine:
         for part in (runtime.used_handlers, runtime.out, runtime.local, self._ledger, runtime):
             if part is not None:
                 vars(part).clear()
+
+    def _note_buried(self, count: int) -> None:
+        self.buried_count = count
+
+    @property
+    def tasks_count(self) -> int:
+        """The number of tasks of the run that have not ended; eviction takes the longer the more there are."""
+        return len(self._loop.tasks)
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Give the tasks of the run that have not ended, in the order of their creation."""

@@ -39,6 +39,8 @@ class FakeMachine:
     evicted_on: str | None = None
     cached_through_event_id: int = 0
     applied_event_id: int = 0
+    tasks_count: int = 0
+    buried_count: int = 0
     is_closing: bool = False
 
     def activate(self, task: WorkflowTask) -> Any:
