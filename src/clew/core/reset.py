@@ -219,9 +219,9 @@ def _too_long(request: ResetWorkflowRequest, event_id: int, new: ExecutionState,
     return refuse(
         RejectionCode.LIMIT_EXCEEDED,
         f"A reset of workflow {request.workflow_id!r} to event {event_id} would begin a run whose history is too long "
-        f"from the start (over {limits.history_events_max} events or {limits.history_bytes_max} bytes, with the signals "
-        "and updates that came since), so it would be closed at once; nothing was done. Reset to an earlier event, "
-        "exclude signals or updates (reapply_exclude), or raise the limit of the namespace.",
+        f"from the start (over {limits.history_events_max} events or {limits.history_bytes_max} bytes, with the "
+        "signals and updates that came since), so it would be closed at once; nothing was done. Reset to an earlier "
+        "event, exclude signals or updates (reapply_exclude), or raise the limit of the namespace.",
     )
 
 

@@ -834,7 +834,7 @@ class Engine:
         self._peers.on_changed(entry, transition)
         self._outbox.room.note_changed(entry)
         self._held.note_changed(entry)
-        if entry.queries:
+        if entry.queries or entry.queries_on_task:
             self._wake_askers(entry)
 
     def _wake_askers(self, entry: RunEntry) -> None:

@@ -7,8 +7,9 @@ How it works: a run with no workflow task pending (or a closed one) is asked *di
 question, to the session that has it cached, else to any session of its queue with the full history. While a task is
 pending the question waits and rides on the next one that is started; when that task ends without a follow-up, what is
 unanswered is asked directly. Code that has answered a task knows what it did there, and nobody else may before that is
-durable: nothing is asked directly while anything of the run is on its way to the store. Every question has a deadline,
-and ends with an error that says what was missing.
+durable: nothing is asked directly while anything of the run is on its way to the store. What waits when a reset ends
+the run is asked of the run that goes on, unless that very run was meant. Every question has a deadline, and ends with
+an error that says what was missing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,14 @@ ANSWER_SECONDS: Final = 10.0
 """How long a query waits for its answer."""
 
 
+class _WasReset(Exception):
+    """The run that was to be asked has been reset while the question waited."""
+
+    def __init__(self, successor: RunEntry) -> None:
+        super().__init__(successor.state.run_id)
+        self.successor = successor
+
+
 class _Asked:
     __slots__ = ("future", "session")
 
@@ -85,6 +94,13 @@ class QueryDesk:
         Raises:
             RPCError: ``no_worker``, ``workflow_not_ready``, ``query_buffer_full``, ``deadline_exceeded``.
         """
+        while True:
+            try:
+                return await self._ask(entry, request, limits)
+            except _WasReset as reset:
+                entry = reset.successor
+
+    async def _ask(self, entry: RunEntry, request: QueryWorkflowRequest, limits: Limits) -> QueryWorkflowResponse:
         while entry.unsettled_count and not entry.state.is_open:
             # That it is closed may yet be lost.
             await self._wait_settled(entry)
@@ -102,7 +118,7 @@ class QueryDesk:
         )
         future: asyncio.Future[QueryResult] = self._loop.create_future()
         await self._wait_polled(entry, future)
-        query = BufferedQuery(task, future)
+        query = BufferedQuery(task, future, follows=not request.run_id)
         if _is_direct(entry):
             await self._ask_directly(entry, query)
         else:
@@ -147,6 +163,9 @@ class QueryDesk:
 
     def ask_waiting(self, entry: RunEntry) -> list[BufferedQuery]:
         """After a change of the run: the waiting queries that can now be asked directly (and no longer wait)."""
+        if not entry.state.is_open and entry.queries_on_task:
+            # The task that carried them was taken away when the run closed, and is answered by nobody.
+            entry.queries, entry.queries_on_task = entry.queries_on_task + entry.queries, []
         if not entry.queries or not _is_direct(entry):
             return []
         waiting, entry.queries = entry.queries, []
@@ -156,7 +175,7 @@ class QueryDesk:
         """Ask a query that waited for a task which did not come."""
         try:
             await self._ask_directly(entry, query)
-        except RPCError as error:
+        except (RPCError, _WasReset) as error:
             if not query.future.done():
                 query.future.set_exception(error)
         except StoreError as error:
@@ -221,6 +240,8 @@ class QueryDesk:
 
     async def _ask_directly(self, entry: RunEntry, query: BufferedQuery) -> None:
         while True:
+            if query.follows and entry.successor is not None and entry.successor.state.origins:
+                raise _WasReset(entry.successor)
             _check_ran(entry.state)  # It may have closed while the question waited for its first workflow task.
             session, is_partial = await self._session_for(entry)
             try:

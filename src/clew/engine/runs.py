@@ -65,13 +65,18 @@ TAIL_EVENTS_MAX: Final = 2_000
 
 
 class BufferedQuery:
-    """A question that waits for the run's next workflow task."""
+    """A question that waits for the run's next workflow task.
 
-    __slots__ = ("future", "task")
+    Attributes:
+        follows: Whether any run of the workflow id may answer, not only the one that was the latest when it was asked.
+    """
 
-    def __init__(self, task: QueryTask, future: asyncio.Future[QueryResult]) -> None:
+    __slots__ = ("follows", "future", "task")
+
+    def __init__(self, task: QueryTask, future: asyncio.Future[QueryResult], *, follows: bool) -> None:
         self.task = task
         self.future = future
+        self.follows = follows
 
 
 class RunEntry:

@@ -106,7 +106,7 @@ def bury(roots: Iterable[Any], note_progress: Callable[[int], None] | None = Non
                 continue
             seen.add(id(thing))
             found.append(thing)
-            kind = type(thing)
+            kind: type = type(thing)
             if kind in _FRAMES:
                 if is_freeing:
                     _note_finalized(thing)
