@@ -1,7 +1,7 @@
-"""Bytecodes of a whole workflow, by thread and function: ``python -m benchmarks.bytecodes [--local] [--slow]``.
+"""Bytecodes of a whole workflow, by thread and function: ``python -m benchmarks.bytecodes [--local] [--link] [--slow]``.
 
-Owns: counting across the threads of one process: engine, worker, writer and caller as they are. Never: judges
-(`opcodes` compares what is the same every time with the record; here batches and threads fall as they may).
+Owns: counting across the threads of one process: engine, worker, writer and caller as they are, with ``--link`` a
+node with its port and a client of it. Never: judges (`opcodes` compares what is the same every time with the record; here batches and threads fall as they may).
 
 How it works: a trace function in every thread. It slows everything thirtyfold, so turns of workflow code may be moved
 to other threads; what counts is what each function takes, and how often it is called. Not every bytecode costs the
@@ -17,14 +17,22 @@ import argparse
 import asyncio
 import dis
 import gc
+import os
+import signal
 import sys
+import tempfile
 import threading
 from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from benchmarks.workflows import LocalSequence, Sequence
 from benchmarks.workloads import IN_FLIGHT, QUEUE, Steps, engine, worker
+from clew.client import Client
+from clew.server.node import run_node
+from clew.server.settings import load_settings
 
 _ATTRIBUTES: Final = ("LOAD_ATTR", "STORE_ATTR", "LOAD_METHOD")
 
@@ -54,8 +62,22 @@ class _Tracer:
         return on_opcode
 
 
-async def _run(count: int, workflow: Steps, tracer: _Tracer) -> dict[int | None, str]:
-    async with engine() as client, worker(client):
+@asynccontextmanager
+async def _linked() -> AsyncIterator[Client]:
+    """A client of a node that has its own threads in this process."""
+    with tempfile.TemporaryDirectory(prefix="clew-bench-") as folder:
+        settings = load_settings(flags={"store": f"sqlite:{folder}/bench.db", "port": 0, "log_level": "warning"})
+        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        call = asyncio.get_running_loop().call_soon_threadsafe
+        serving = asyncio.create_task(run_node(settings, lambda url: call(started.set_result, url)))
+        async with await Client.connect((await started).rpartition("/")[2]) as client:
+            yield client
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+
+async def _run(count: int, workflow: Steps, tracer: _Tracer, is_linked: bool) -> dict[int | None, str]:
+    async with _linked() if is_linked else engine() as client, worker(client):
         gate = asyncio.Semaphore(IN_FLIGHT)
 
         async def one(number: int) -> None:
@@ -81,10 +103,10 @@ def _show(tracer: _Tracer, names: dict[int | None, str], count: int, top: int) -
             print(f"    {number / count:>8.1f} {calls[code] / count:>7.2f}  {code.co_qualname}  {place}")
 
 
-def _show_slow(workflow: Steps, tracer: _Tracer, count: int, top: int) -> None:
+def _show_slow(workflow: Steps, tracer: _Tracer, count: int, top: int, is_linked: bool) -> None:
     """Run once more, untraced, and name the attributes that have no quick form in what was called most."""
     calls: Counter[CodeType] = sum(tracer.calls.values(), Counter())
-    asyncio.run(_run(1_500, workflow, _Tracer()))
+    asyncio.run(_run(1_500, workflow, _Tracer(), is_linked))
     gc.unfreeze()
     live = {found.__code__ for found in gc.get_objects() if isinstance(found, FunctionType)}
     rows: list[tuple[float, str, str]] = []
@@ -107,18 +129,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="workflows")
     parser.add_argument("--top", type=int, default=60, help="functions shown of each thread")
     parser.add_argument("--local", action="store_true", help="three local steps in place of three activities")
+    parser.add_argument("--link", action="store_true", help="over a link to a node, in threads of its own here")
     parser.add_argument("--slow", action="store_true", help="name the attributes that have no quick form")
     options = parser.parse_args()
     workflow: Steps = LocalSequence if options.local else Sequence
     tracer = _Tracer()
     threading.settrace(tracer.on_call)
     sys.settrace(tracer.on_call)
-    names = asyncio.run(_run(options.count, workflow, tracer))
+    names = asyncio.run(_run(options.count, workflow, tracer, options.link))
     sys.settrace(None)
     threading.settrace(None)  # type: ignore[arg-type]
     _show(tracer, names, options.count, options.top)
     if options.slow:
-        _show_slow(workflow, tracer, options.count, options.top)
+        _show_slow(workflow, tracer, options.count, options.top, options.link)
 
 
 if __name__ == "__main__":

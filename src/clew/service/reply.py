@@ -1,6 +1,7 @@
 """An answer of the service that can be listened to without a turn of the loop.
 
-Owns: `Reply`. Never: threads; it belongs to the service loop, like every call of the contract.
+Owns: `Reply`, and `Teller`, who hears of one first. Never: threads; a reply belongs to the service loop, like every
+call of the contract.
 
 How it works: an asyncio future tells its callbacks one turn of the loop later, through a handle and a context each.
 That costs more than most answers, of which a busy worker takes ten thousand a second. A reply tells its one listener at
@@ -71,8 +72,10 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
             self._call()
 
     def listen(self, listener: Callable[[Reply[T]], None]) -> None:
-        """Call back with this reply when it comes, at once if it is there; one listener only."""
-        assert self._listener is None, "a reply has one listener"
+        """Call back with this reply when it comes, at once if it is there; one listener only, behind all tellers."""
+        if self._listener is not None:
+            _last_teller(self._listener).next = listener
+            return
         self._listener = listener
         if self._is_done:
             self._call()
@@ -99,3 +102,34 @@ class Reply(msgspec.Struct, Generic[T], eq=False, kw_only=True):
             listener(self)
         except Exception:  # noqa: BLE001 - likewise
             _log.exception("service.listener_failed listener=%r", listener)
+
+
+class Teller:
+    """Hears of an answer before whoever asked does: a wrapper's own ear. Listens like others, and hands on.
+
+    So an answer goes through any number of wrappers as the one object that it is.
+    """
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next: Callable[[Reply[Any]], None] | None = None
+
+    def tell(self, error: BaseException | None) -> None:
+        """The answer has come, with this error or with none."""
+        raise NotImplementedError
+
+    def __call__(self, reply: Reply[Any]) -> None:
+        try:
+            self.tell(reply._error)
+        finally:
+            if self.next is not None:
+                self.next(reply)
+
+
+def _last_teller(listener: Callable[[Reply[Any]], None]) -> Teller:
+    while True:
+        assert isinstance(listener, Teller), "a reply has one listener"
+        if listener.next is None:
+            return listener
+        listener = listener.next

@@ -2,17 +2,17 @@
 
 Owns: `telling`. Never: changes an answer, holds it up, or keeps it from being abandoned.
 
-How it works: a call answers with a `Reply`, a future or a coroutine. Each keeps its kind, so that whoever asked waits
-for it as without the wrapper, and a busy node pays for no task or closure a call.
+How it works: a call answers with a `Reply`, a future or a coroutine. Each keeps its kind, and a reply stays the object
+that it is, so that whoever asked waits for it as without the wrapper, and a busy node pays for no task a call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, cast, final
 
-from clew.service.reply import Reply
+from clew.service.reply import Reply, Teller
 
 T = TypeVar("T")
 
@@ -25,33 +25,23 @@ def telling(answer: Awaitable[T], tell: Callable[[BaseException | None], None]) 
         tell: Told once, before whoever asked; of a wait that was cancelled it hears `asyncio.CancelledError`.
     """
     if isinstance(answer, Reply):
-        reply = cast("Reply[T]", answer)
-        told = _ToldReply(reply, tell)
-        reply.listen(told.forward)
-        return told
+        cast("Reply[T]", answer).listen(_Telling(tell))
+        return answer
     if isinstance(answer, asyncio.Future):
         return _telling_future(cast("asyncio.Future[T]", answer), tell)
     return _telling_coroutine(answer, tell)
 
 
-class _ToldReply(Reply[T], eq=False):
-    """An answer of which somebody else hears first."""
+@final
+class _Telling(Teller):
+    __slots__ = ("_whom",)
 
-    inner: Reply[T]
-    tell: Callable[[BaseException | None], None]
+    def __init__(self, whom: Callable[[BaseException | None], None]) -> None:
+        super().__init__()
+        self._whom = whom
 
-    def forward(self, reply: Reply[T]) -> None:
-        """It has come."""
-        error = reply.exception()
-        self.tell(error)
-        if error is None:
-            self.set_result(reply.result())
-        else:
-            self.set_exception(error)
-
-    def abandon(self) -> None:
-        """Whoever asked has gone."""
-        self.inner.abandon()
+    def tell(self, error: BaseException | None) -> None:
+        self._whom(error)
 
 
 def _telling_future(answer: asyncio.Future[T], tell: Callable[[BaseException | None], None]) -> asyncio.Future[T]:

@@ -10,7 +10,7 @@ metric keeps at most `SERIES_MAX` of them; what comes after that is counted unde
 
 from __future__ import annotations
 
-import bisect
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
@@ -105,6 +105,23 @@ class Gauge(_Metric):
 
 
 @final
+class Series:
+    """One series of a histogram; made by it."""
+
+    __slots__ = ("_bounds", "_values")
+
+    def __init__(self, bounds: tuple[float, ...], values: list[float]) -> None:
+        self._bounds = bounds
+        self._values = values
+
+    def observe(self, number: float) -> None:
+        """Take one measurement in."""
+        values = self._values
+        values[bisect_left(self._bounds, number)] += 1
+        values[-1] += number
+
+
+@final
 class Histogram(_Metric):
     """How often something was how much."""
 
@@ -120,10 +137,17 @@ class Histogram(_Metric):
         """Take one measurement in."""
         found = self._values.get(values)
         if found is None:
-            values = _bounded(values, len(self._values))
-            found = self._values.setdefault(values, [0.0] * (len(self._bounds) + 2))
-        found[bisect.bisect_left(self._bounds, number)] += 1
+            found = self._found(values)
+        found[bisect_left(self._bounds, number)] += 1
         found[-1] += number
+
+    def series(self, *values: str) -> Series:
+        """One series, for whoever measures it again and again; it is shown from now on."""
+        return Series(self._bounds, self._found(values))
+
+    def _found(self, values: Labels) -> list[float]:
+        values = values if values in self._values else _bounded(values, len(self._values))
+        return self._values.setdefault(values, [0.0] * (len(self._bounds) + 2))
 
     def count(self, *values: str) -> int:
         """How many measurements of a series."""

@@ -2,32 +2,36 @@
 
 Owns: the wrapper around the contract. Never: changes a call or an answer.
 
-How it works: every method is passed through; its awaitable is given on as it is, or, for a `Reply`, which has one
-listener, as another that is told right after. Of a worker, the sink is wrapped too: an offer says since when its task
-was ready, and is remembered until the answer with its lease comes, or the worker is gone.
+How it works: every method is passed through, and what it answers is given on as it is; of a `Reply` the measure hears
+first. Of a worker, the sink is wrapped too: an offer says since when its task was ready, and is remembered until the
+answer with its lease comes, or the worker is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, cast, final
 
 from clew.model.failure import ApplicationInfo, Failure
 from clew.model.inputs import TaskToken
 from clew.server.metrics.metrics import ACTIVITY, WORKFLOW, Metrics
+from clew.server.metrics.registry import Series
 from clew.service import requests as r
 from clew.service.contract import Service, TaskSink, WorkerSession
 from clew.service.errors import RPCError
+from clew.service.reply import Reply, Teller
 from clew.service.telling import telling
 
 _OK: Final = "ok"
 _OFFERS_MAX: Final = 50_000
 """Tasks out at workers that are remembered; those beyond are not measured."""
 
-_TaskKey = tuple[str, int, int, int]
+_TaskKey = tuple[int, int, int]
+"""The shard, the run and the lease."""
+
+TaskSeries = tuple[Series, Series]
 
 
 @final
@@ -38,7 +42,7 @@ class MeteredService:
         self._service = service
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._offers: dict[_TaskKey, tuple[float, str, str]] = {}
+        self._offers: dict[_TaskKey, tuple[float, Series]] = {}
         self._ending: dict[str, Callable[[Any], None]] = {
             "complete_workflow_task": self._ended,
             "fail_workflow_task": self._workflow_task_failed,
@@ -51,11 +55,17 @@ class MeteredService:
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         method = getattr(self._service, name)
         ending = self._ending.get(name)
+        seconds, time = self._metrics.call_seconds.series(name), self._loop.time
 
         def call(request: Any) -> Any:
             if ending is not None:
                 ending(request)
-            return self._timed(name, method(request))
+            measure = _Measure(self, name, seconds, time())
+            answer = method(request)
+            if isinstance(answer, Reply):
+                cast("Reply[Any]", answer).listen(measure)
+                return cast("Reply[Any]", answer)
+            return telling(answer, measure.tell)
 
         call.__name__ = name
         # Found at once the next time.
@@ -65,25 +75,40 @@ class MeteredService:
     async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> WorkerSession:
         """Take in a worker, and watch what it is offered."""
         watched = _MeteredSink(self, hello.task_queue, sink)
-        session: WorkerSession = await self._timed("attach_worker", self._service.attach_worker(hello, watched))
-        return session
+        seconds = self._metrics.call_seconds.series("attach_worker")
+        measure = _Measure(self, "attach_worker", seconds, self._loop.time())
+        return await telling(self._service.attach_worker(hello, watched), measure.tell)
 
-    def offered(
-        self, kind: str, task_queue: str, token: TaskToken, waited: tuple[datetime | None, datetime | None]
-    ) -> None:
+    def offered(self, task: r.WorkflowTask | r.ActivityTask, scheduled_at: datetime | None, series: TaskSeries) -> None:
         """A worker gets a task."""
-        scheduled_at, started_at = waited
+        started_at = task.started_time
         if scheduled_at is not None and started_at is not None:
             seconds = (started_at - scheduled_at).total_seconds()
-            self._metrics.task_waits.observe(max(0.0, seconds), kind, task_queue)
+            series[0].observe(seconds if seconds > 0 else 0.0)
         if len(self._offers) < _OFFERS_MAX:
-            self._offers[_key_of(token)] = (self._loop.time(), kind, task_queue)
+            token = task.token
+            self._offers[token.shard, token.run_key, token.lease_id] = self._loop.time(), series[1]
+
+    def task_series(self, kind: str, task_queue: str) -> TaskSeries:
+        """Where the times of a queue's tasks go: how long they waited, how long they ran."""
+        metrics = self._metrics
+        return metrics.task_waits.series(kind, task_queue), metrics.task_runs.series(kind, task_queue)
+
+    def ended(self, name: str, error: BaseException | None) -> None:
+        """A call has ended."""
+        code = error.code.value if isinstance(error, RPCError) else "internal"
+        self._metrics.calls.add(name, _OK if error is None else code)
+
+    def time(self) -> float:
+        """The loop's."""
+        return self._loop.time()
 
     def _ended(self, request: Any) -> None:
         token = request.token
-        if isinstance(token, TaskToken) and (offer := self._offers.pop(_key_of(token), None)) is not None:
-            began, kind, task_queue = offer
-            self._metrics.task_runs.observe(self._loop.time() - began, kind, task_queue)
+        if type(token) is TaskToken:
+            offer = self._offers.pop((token.shard, token.run_key, token.lease_id), None)
+            if offer is not None:
+                offer[1].observe(self._loop.time() - offer[0])
 
     def _workflow_task_failed(self, request: r.FailWorkflowTaskRequest) -> None:
         self._metrics.task_failures.add(WORKFLOW, request.cause.value)
@@ -93,16 +118,25 @@ class MeteredService:
         self._metrics.task_failures.add(ACTIVITY, _kind_of(request.failure))
         self._ended(request)
 
-    def _timed(self, name: str, answer: Awaitable[Any]) -> Any:
-        return telling(answer, partial(self._note, name, self._loop.time()))
 
-    def _note(self, name: str, began: float, error: BaseException | None) -> None:
+@final
+class _Measure(Teller):
+    """Of one call under way."""
+
+    __slots__ = ("_began", "_name", "_seconds", "_service")
+
+    def __init__(self, service: MeteredService, name: str, seconds: Series, began: float) -> None:
+        super().__init__()
+        self._service = service
+        self._name = name
+        self._seconds = seconds
+        self._began = began
+
+    def tell(self, error: BaseException | None) -> None:
         """A call has ended; one that nobody waits for any more (cancelled) has not."""
-        if error is not None and not isinstance(error, Exception):
-            return
-        code = _OK if error is None else error.code.value if isinstance(error, RPCError) else "internal"
-        self._metrics.calls.add(name, code)
-        self._metrics.call_seconds.observe(self._loop.time() - began, name)
+        if error is None or isinstance(error, Exception):
+            self._service.ended(self._name, error)
+            self._seconds.observe(self._service.time() - self._began)
 
 
 @final
@@ -111,7 +145,8 @@ class _MeteredSink:
 
     def __init__(self, service: MeteredService, task_queue: str, sink: TaskSink) -> None:
         self._service = service
-        self._task_queue = task_queue
+        self._workflow = service.task_series(WORKFLOW, task_queue)
+        self._activity = service.task_series(ACTIVITY, task_queue)
         self._sink = sink
         self.cancel_activity = sink.cancel_activity
         self.evict_workflow = sink.evict_workflow
@@ -122,23 +157,19 @@ class _MeteredSink:
     def offer_workflow_task(self, task: r.WorkflowTask) -> None:
         """Hand over one workflow task."""
         if task.query is None:
-            self._service.offered(WORKFLOW, self._task_queue, task.token, (task.scheduled_time, task.started_time))
+            self._service.offered(task, task.scheduled_time, self._workflow)
         self._sink.offer_workflow_task(task)
 
     def offer_activity_task(self, task: r.ActivityTask) -> None:
         """Hand over one attempt of an activity."""
         scheduled_at = task.current_attempt_scheduled_time or task.scheduled_time
-        self._service.offered(ACTIVITY, self._task_queue, task.token, (scheduled_at, task.started_time))
+        self._service.offered(task, scheduled_at, self._activity)
         self._sink.offer_activity_task(task)
 
 
 def metered(service: Service, metrics: Metrics) -> Service:
     """The same service, measured; on the service loop."""
     return cast(Service, MeteredService(service, metrics))
-
-
-def _key_of(token: TaskToken) -> _TaskKey:
-    return token.run_id, token.scheduled_event_id, token.attempt, token.lease_id
 
 
 def _kind_of(failure: Failure) -> str:

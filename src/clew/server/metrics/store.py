@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
 
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import CommitStatus, FleetView, RunWrite, ShardLease, Store, StoreError
 from clew.server.metrics.metrics import Metrics
+
+_COMMITTED: Final = CommitStatus.COMMITTED
+_RUNNING: Final = WorkflowExecutionStatus.RUNNING
 
 
 @final
@@ -109,13 +112,13 @@ class MeteredStore:
     def _note_units(self, units: Sequence[tuple[RunWrite, ...]], statuses: Sequence[CommitStatus]) -> None:
         metrics = self._metrics
         for unit, status in zip(units, statuses, strict=True):
-            if status is not CommitStatus.COMMITTED:
+            if status is not _COMMITTED:
                 metrics.commit_conflicts.add(status.value)
                 continue
             for write in unit:
                 if not write.expected_version:
                     metrics.runs_started.add(write.namespace)
-                if write.status is not WorkflowExecutionStatus.RUNNING and not write.status.is_open:
+                if write.status is not _RUNNING and not write.status.is_open:
                     metrics.runs_closed.add(write.namespace, write.status.value)
 
 

@@ -43,6 +43,8 @@ from clew.service.telling import telling
 
 T = TypeVar("T")
 
+_PAYLOADS: Final = Permission.PAYLOADS
+
 _NAMESPACES_MAX: Final = 1_000
 """Whose permissions are remembered for one caller: names come from requests, so their number is not ours to choose."""
 
@@ -68,6 +70,11 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     audits_tasks: bool = True
     is_audit_required: bool = False
     on_key_change: Callable[[], None] | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything is looked at but grants."""
+        return self.seals is not None or self.limiter is not None or self.audit is not None or self.is_audit_required
 
 
 @final
@@ -100,6 +107,8 @@ class AuthorizedService:
         self._is_live = is_live
         self._on_end = on_end
         self._is_ended = False
+        self._is_open = is_live is None and not guards.watches
+        """Whether a call needs nothing but a grant: no credential that could end, nothing counted, noted or sealed."""
         self._permissions: dict[str, frozenset[Permission]] = {}
         self._sessions: set[_Session] = set()
 
@@ -291,6 +300,8 @@ class AuthorizedService:
     def _call(self, name: str, request: Any, method: Callable[[Any], Awaitable[T]]) -> Awaitable[T]:
         rule = CALLS[name]
         namespaces = rule.namespaces_of(request)
+        if self._is_open and self._may(namespaces, rule.needed_for(request)):
+            return method(request) if rule.is_task or self._may_see(namespaces) else _redacted(method(request))
         now = self._guards.clock.now()
         try:
             opened = self._admit(name, rule, request, namespaces, now)
@@ -302,9 +313,16 @@ class AuthorizedService:
         answer = method(opened)
         if rule.changes and self._guards.audit is not None and (self._guards.audits_tasks or not rule.is_task):
             answer = telling(answer, partial(self._note_outcome, name, namespaces, request, now))
-        if rule.is_task or all(Permission.PAYLOADS in self._permissions_in(namespace) for namespace in namespaces):
-            return answer
-        return _redacted(answer)
+        return answer if rule.is_task or self._may_see(namespaces) else _redacted(answer)
+
+    def _may(self, namespaces: tuple[str, ...], needed: frozenset[Permission]) -> bool:
+        for namespace in namespaces:  # noqa: SIM110 - a generator would cost more than what it asks
+            if needed.isdisjoint(self._permissions_in(namespace)):
+                return False
+        return True
+
+    def _may_see(self, namespaces: tuple[str, ...]) -> bool:
+        return all(_PAYLOADS in self._permissions_in(namespace) for namespace in namespaces)
 
     def _admit(self, name: str, rule: CallRule, request: Any, namespaces: tuple[str, ...], now: datetime) -> Any:
         """The request as the engine may see it; raises the refusal."""
