@@ -1,7 +1,8 @@
-"""Bytecodes of a whole workflow, by thread and function: ``python -m benchmarks.bytecodes [--local] [--link] [--slow]``.
+"""Bytecodes of a whole workflow, by thread and function: ``python -m benchmarks.bytecodes [--local] [--link]``.
 
-Owns: counting across the threads of one process: engine, worker, writer and caller as they are, with ``--link`` a
-node with its port and a client of it. Never: judges (`opcodes` compares what is the same every time with the record; here batches and threads fall as they may).
+Owns: counting across the threads of one process: engine, worker, writer and caller as they are, or with ``--link`` a
+node with its port, and its client. Never: judges (`opcodes` compares what is the same every time with the record; here
+batches and threads fall as they may).
 
 How it works: a trace function in every thread. It slows everything thirtyfold, so turns of workflow code may be moved
 to other threads; what counts is what each function takes, and how often it is called. Not every bytecode costs the

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 import msgspec
 
@@ -100,7 +100,7 @@ class LinkClient:
         self.limits: Limits = LIMITS_DEFAULT
         self.node = ""
         self.is_closed = False
-        self.service = RemoteService(self.options.patience_seconds)
+        self.service = RemoteService(self.options.patience_seconds, self._go_away)
         self.last_error: RPCError | None = None
         self.connects_count = 0
         """How often a session was begun or gone on with."""
@@ -268,7 +268,8 @@ class LinkClient:
                 f.FROM_SERVER,
                 welcome.options,
                 welcome.options.answer_bytes_max,
-                self._received,
+                self.service.received,
+                before_flush=self.service.send_grants,
             )
             self._session = welcome.session
         lane = self._lane
@@ -312,13 +313,10 @@ class LinkClient:
         if self._lane is not None and connection is self._connection:
             self._lane.frame_received(frame)
 
-    def _received(self, message: Any) -> None:
-        if type(message) is f.GoAway:
-            if not self._is_moving:
-                self._is_moving = True
-                self._loop.create_task(self._move(message.reason), name="clew-link-moving")
-        else:
-            self.service.received(message)
+    def _go_away(self, reason: str) -> None:
+        if not self._is_moving:
+            self._is_moving = True
+            self._loop.create_task(self._move(reason), name="clew-link-moving")
 
     async def _move(self, reason: str) -> None:
         """Leave this node: let what is under way end, then connect to another."""

@@ -60,6 +60,7 @@ class Lane:
         on_message: Told each message that comes, once, in order; what it raises as `LinkViolation` goes to the caller
             of `frame_received`.
         now_ns: Put into answers to pings.
+        before_flush: Called before what is queued is sent, to send what it has gathered (see `flush_soon`).
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Lane:
         on_message: Callable[[Any], None],
         *,
         now_ns: Callable[[], int] = lambda: 0,
+        before_flush: Callable[[], None] | None = None,
     ) -> None:
         self._loop = loop
         self._decoders = decoders
@@ -78,6 +80,7 @@ class Lane:
         self._message_bytes_max = message_bytes_max
         self._on_message = on_message
         self._now_ns = now_ns
+        self._before_flush = before_flush
         self._wire: Wire | None = None
         # outgoing
         self._waiting: deque[bytes] = deque()
@@ -126,7 +129,7 @@ class Lane:
         self._acknowledged_to_peer = self.received - len(self._held)
         for _, frame in self._kept:
             wire.send(frame)
-        self._flush_soon()
+        self.flush_soon()
 
     def unbind(self) -> None:
         """The connection is gone; what is sent waits for the next."""
@@ -161,7 +164,7 @@ class Lane:
             self._waiting.append(data)
             self._waiting_bytes += len(data)
         if not self._is_flush_due:
-            self._flush_soon()
+            self.flush_soon()
         return self._waiting_bytes + self._kept_bytes
 
     def send_ping(self) -> None:
@@ -177,6 +180,9 @@ class Lane:
 
     def flush(self) -> None:
         """Send what is queued and fits the window."""
+        self._is_flush_due = True
+        if self._before_flush is not None:
+            self._before_flush()
         self._is_flush_due = False
         wire = self._wire
         if wire is None:
@@ -191,7 +197,8 @@ class Lane:
             self._waiting.append(part)
             self._waiting_bytes += len(part)
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
+        """Send at the end of the loop's turn."""
         if not self._is_flush_due and self._wire is not None:
             self._is_flush_due = True
             self._loop.call_soon(self.flush)
@@ -326,7 +333,7 @@ class Lane:
         while kept and kept[0][0] <= number:
             self._kept_bytes -= len(kept.popleft()[1])
         if self._waiting:
-            self._flush_soon()
+            self.flush_soon()
 
     def _ack(self) -> int:
         """The number to acknowledge in a frame that goes out now."""

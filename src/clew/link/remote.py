@@ -42,22 +42,17 @@ _HEAD_BYTES_MAX: Final = 1_000
 _ATTACH: Final = Method("attach_worker")
 
 
-@final
-class _Call:
+class _Call(Reply[Any], eq=False, kw_only=False):
     """One call that waits for its answer."""
 
-    __slots__ = ("body", "call_id", "is_sent", "made_at", "method", "reply", "sends_count", "trace", "worker")
-
-    def __init__(self, call_id: int, method: Method, body: bytes, made_at: float, worker: int = 0) -> None:
-        self.call_id = call_id
-        self.method = method
-        self.body = body
-        self.made_at = made_at
-        self.reply: Reply[Any] = Reply()
-        self.is_sent = False
-        self.sends_count = 0
-        self.worker = worker
-        self.trace = ""
+    call_id: int
+    method: Method
+    body: bytes
+    made_at: float
+    worker: int = 0
+    trace: str = ""
+    is_sent: bool = False
+    sends_count: int = 0
 
 
 @final
@@ -66,11 +61,13 @@ class RemoteService(RemoteCalls):
 
     Args:
         patience_seconds: How long a call waits for a connection.
+        on_go_away: The node wants its clients elsewhere, for this reason.
     """
 
-    def __init__(self, patience_seconds: float) -> None:
+    def __init__(self, patience_seconds: float, on_go_away: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._patience_seconds = patience_seconds
+        self._on_go_away = on_go_away
         self._lane: Lane | None = None
         self._calls: dict[int, _Call] = {}
         self._queued: deque[_Call] = deque()
@@ -82,6 +79,7 @@ class RemoteService(RemoteCalls):
         self._last_call_id = 0
         self._workers: dict[int, RemoteWorker] = {}
         self._last_worker = 0
+        self._granting: list[RemoteWorker] = []
         self._refusal: RPCError | None = None
         self._is_held_back = False
         self._closed_by: RPCError | None = None
@@ -147,7 +145,7 @@ class RemoteService(RemoteCalls):
         for call in [*self._calls.values(), *self._queued]:
             if call.method is not _ATTACH_AGAIN and (older_than is None or call.made_at < older_than):
                 self._drop(call)
-                call.reply.set_exception(error)
+                call.set_exception(error)
 
     def detach_all(self) -> None:
         """The client closes: workers that are still attached are detached."""
@@ -160,7 +158,7 @@ class RemoteService(RemoteCalls):
         self._workers.clear()
         for call in [*self._calls.values(), *self._queued]:
             self._drop(call)
-            call.reply.set_exception(error)
+            call.set_exception(error)
 
     def _begin_again(self) -> None:
         under_way, self._calls = list(self._calls.values()), {}
@@ -172,7 +170,7 @@ class RemoteService(RemoteCalls):
             if call.method.is_repeatable and call.sends_count < SENDS_MAX:
                 again.append(call)
             else:
-                call.reply.set_exception(RPCError(_unknown_outcome(call.method.name)))
+                call.set_exception(RPCError(_unknown_outcome(call.method.name)))
         for call in reversed(again):
             call.is_sent = False
             self._queued.appendleft(call)
@@ -191,15 +189,15 @@ class RemoteService(RemoteCalls):
             self._trace = ""
 
     def _call(self, name: str, request: Any) -> Reply[Any]:
-        return self._make(METHODS[name], encode_body(request)).reply
+        return self._make(METHODS[name], encode_body(request))
 
     async def _wait(self, name: str, request: Any) -> Any:
         """Make a call that is taken back when nobody waits for it any more."""
         call = self._make(METHODS[name], encode_body(request))
         try:
-            return await call.reply
+            return await call
         except asyncio.CancelledError:
-            if not call.reply.done():
+            if not call.done():
                 self._drop(call)
             raise
 
@@ -210,8 +208,7 @@ class RemoteService(RemoteCalls):
         if len(body) > self._body_bytes_max:
             raise RPCError(_too_large(method.name, len(body), self._body_bytes_max))
         self._last_call_id += 1
-        call = _Call(self._last_call_id, method, body, self._loop.time(), worker)
-        call.trace = self._trace
+        call = _Call(self._last_call_id, method, body, self._loop.time(), worker, self._trace)
         if self._queued or self._lane is None or not self._may_send(call):
             self._queued.append(call)
             self._send_queued()
@@ -292,6 +289,8 @@ class RemoteService(RemoteCalls):
                 # One that has just been detached is still offered what was on its way.
                 if worker is not None:
                     worker.received(message)
+            case f.GoAway():
+                self._on_go_away(message.reason)
             case _:
                 raise LinkViolation(CutCode.MALFORMED, f"a node may not send {type(message).__name__}")
 
@@ -308,11 +307,11 @@ class RemoteService(RemoteCalls):
                 else call.method.decode_response(message.body)
             )
         except RPCError as error:
-            call.reply.set_exception(error)
+            call.set_exception(error)
         except msgspec.DecodeError as error:
             raise LinkViolation(CutCode.MALFORMED, f"an answer to attach_worker that is none ({error})") from error
         else:
-            call.reply.set_result(value)
+            call.set_result(value)
 
     def _refused(self, message: f.Refusal) -> None:
         call = self._pop(message.call_id)
@@ -320,12 +319,12 @@ class RemoteService(RemoteCalls):
             return
         if self._queued:
             self._send_queued()
-        call.reply.set_exception(RPCError(decode_rejection(message.body)))
+        call.set_exception(RPCError(decode_rejection(message.body)))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def _attach(self, worker: RemoteWorker, *, is_again: bool = False) -> Reply[str]:
-        return self._make(_ATTACH_AGAIN if is_again else _ATTACH, encode_body(worker.hello_now()), worker.number).reply
+        return self._make(_ATTACH_AGAIN if is_again else _ATTACH, encode_body(worker.hello_now()), worker.number)
 
     def attach_again(self, worker: RemoteWorker) -> None:
         """Attach a worker in a new session."""
@@ -335,6 +334,19 @@ class RemoteService(RemoteCalls):
         """Send something of a worker's."""
         if self._lane is not None:
             self._lane.send(message)
+
+    def grant_soon(self, worker: RemoteWorker) -> None:
+        """Ask it for its credits at the end of this turn."""
+        self._granting.append(worker)
+        if self._lane is not None:
+            self._lane.flush_soon()
+
+    def send_grants(self) -> None:
+        """Called by the lane before it sends."""
+        if self._granting:
+            granting, self._granting = self._granting, []
+            for worker in granting:
+                worker.send_grants()
 
     def knows(self, worker: RemoteWorker) -> bool:
         """Whether it has not been detached."""

@@ -1,6 +1,8 @@
 """A worker that is attached through a link, as its program sees it.
 
 Owns: `RemoteWorker`: credits that are not used, attempts that are not over. Never: calls (`remote` makes them).
+
+How it works: a busy worker has a credit for each task that it has ended. Those of one turn of the loop go as one.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class RemoteWorker:
         self._sink = sink
         self._open_workflow = 0
         self._open_activity = 0
+        self._unsent_workflow = 0
+        self._unsent_activity = 0
         self._is_polling = True
 
     def hello_now(self) -> WorkerHello:
@@ -62,6 +66,16 @@ class RemoteWorker:
         self._open_workflow += workflow_tasks
         self._open_activity += activity_tasks
         if self.is_attached:
+            if not self._unsent_workflow and not self._unsent_activity:
+                self._owner.grant_soon(self)
+            self._unsent_workflow += workflow_tasks
+            self._unsent_activity += activity_tasks
+
+    def send_grants(self) -> None:
+        """Send what was granted in this turn, unless it is told otherwise by now."""
+        workflow_tasks, self._unsent_workflow = self._unsent_workflow, 0
+        activity_tasks, self._unsent_activity = self._unsent_activity, 0
+        if self.is_attached and (workflow_tasks or activity_tasks):
             self._owner.send(f.Grant(self.number, workflow_tasks, activity_tasks))
 
     def stop_polling(self) -> None:
@@ -72,6 +86,7 @@ class RemoteWorker:
 
     def stop_offers(self) -> None:
         """Take no more from this node."""
+        self._unsent_workflow = self._unsent_activity = 0
         if self.is_attached:
             self._owner.send(f.StopPolling(self.number))
 
@@ -94,6 +109,7 @@ class RemoteWorker:
         """The node's session is gone: attach to the next."""
         if self.is_attached:
             self.is_attached = False
+            self._unsent_workflow = self._unsent_activity = 0
             self._former_sessions.append(self.session_id)
             asyncio.get_running_loop().call_soon(self._owner.attach_again, self)
 

@@ -54,7 +54,7 @@ class _Call:
         self.answer: asyncio.Future[Any] | Reply[Any] | None = None
         self.end_span: EndSpan | None = None
 
-    def answered(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
+    def __call__(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
         """The service has answered."""
         self._session.answered(self, answer)
 
@@ -212,9 +212,9 @@ class ServerSession:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def _call(self, message: f.Call) -> None:
-        call_id = message.call_id
-        self._check_call_id(call_id)
-        name = message.method
+        call_id, name = message.call_id, message.method
+        if call_id in self._calls:
+            raise _in_use(call_id)
         bound = self._bound.get(name) or self._bind_method(name)
         if bound is None:
             self._refuse(call_id, _unknown_method(name))
@@ -222,7 +222,8 @@ class ServerSession:
         method, serve = bound
         if method.is_report:
             self._reports_count += 1
-        self._check_calls_count()
+        if len(self._calls) >= self._options.calls_max:
+            self._check_calls_count()
         self._calls[call_id] = call = _Call(self, call_id, method)
         if self._tracer is not None and (message.trace or not method.is_report):
             call.end_span = self._tracer(name, message.trace)
@@ -246,7 +247,7 @@ class ServerSession:
             # Those of the engine are answered in their own time, which is bounded; they need no deadline here.
             reply = cast("Reply[Any]", answer)
             call.answer = reply
-            reply.listen(call.answered)
+            reply.listen(call)
             return
         future = asyncio.ensure_future(answer)
         if future.done():
@@ -257,7 +258,7 @@ class ServerSession:
         if timeout_ms > 0:
             seconds = min(seconds, timeout_ms / 1_000)
         call.deadline = self._loop.call_later(seconds, self._too_late, call.call_id, seconds)
-        future.add_done_callback(call.answered)
+        future.add_done_callback(call)
 
     def answered(self, call: _Call, answer: asyncio.Future[Any] | Reply[Any]) -> None:
         """Send the answer to a call, if it is still waited for."""
@@ -306,11 +307,8 @@ class ServerSession:
         else:
             answer.cancel()
 
-    def _check_call_id(self, call_id: int) -> None:
-        if call_id in self._calls:
-            raise LinkViolation(CutCode.MALFORMED, f"call {call_id} is under way already")
-
     def _check_calls_count(self) -> None:
+        """To be asked when that many are under way, or more."""
         limit = self._options.calls_max
         if self._reports_count > 2 * limit or len(self._calls) - self._reports_count >= limit:
             raise LinkViolation(CutCode.FLOODED, f"more than {limit} calls at a time")
@@ -321,7 +319,8 @@ class ServerSession:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def _attach(self, message: f.Attach) -> None:
-        self._check_call_id(message.call_id)
+        if message.call_id in self._calls:
+            raise _in_use(message.call_id)
         if message.worker in self._workers:
             raise LinkViolation(CutCode.MALFORMED, f"worker {message.worker} is attached already")
         if len(self._workers) >= self._options.attachments_max:
@@ -462,6 +461,10 @@ def _rejection(error: BaseException, method: str) -> Rejection:
             "whether the call took effect is not known. Please report it with the node's log of logger 'clew.link'."
         ),
     )
+
+
+def _in_use(call_id: int) -> LinkViolation:
+    return LinkViolation(CutCode.MALFORMED, f"call {call_id} is under way already")
 
 
 def _unknown_method(name: str) -> Rejection:

@@ -120,6 +120,16 @@ def test_commits_that_are_all_a_little_slow_do_not_count_as_quick() -> None:
     assert not pace.is_fast(0.0)
 
 
+def test_now_and_then_one_that_waits_for_a_processor_does_not_make_the_disk_slow() -> None:
+    pace = CommitPace()
+    for number in range(1_000):
+        pace.note(SLOW_SECONDS if number % 6 == 0 else FAST_SECONDS / 4, 0.0)
+    assert pace.is_fast(0.0)
+    for _ in range(10):
+        pace.note(SLOW_SECONDS, 0.0)
+    assert not pace.is_fast(0.0), "now it is slow every time"
+
+
 def test_the_answer_of_a_commit_on_the_loop_is_there_at_once() -> None:
     async def test(loop: Loop, disk: Disk, calls: CallQueue) -> None:
         await warm_up(disk, calls)
