@@ -29,8 +29,16 @@ Unit = tuple[RunWrite, ...]
 _STATUS_COLUMNS: Final = {status: (name, int(status in OPEN_STATUSES)) for status, name in STATUS_NAMES.items()}
 """``status`` and ``is_open``. Numbers, never booleans: SQLite's driver takes a microsecond to adapt one of those."""
 
-_UPDATE: Final = BulkStatement("INSERT INTO clew_update VALUES", 14)
-_PUT: Final = BulkStatement("INSERT INTO clew_put VALUES", 30)
+_WIDTH: Final = 30
+_UPDATE_WIDTH: Final = 14
+_WRITE: Final = BulkStatement("INSERT INTO clew_write VALUES", _WIDTH)
+_UPDATE: Final = BulkStatement(
+    "INSERT INTO clew_write (run_key, shard, expected_version, version, status, is_open, is_busy, attention_at, "
+    "history_length, history_size_bytes, state, first_event_id, last_event_id, events) VALUES",
+    _UPDATE_WIDTH,
+)
+_REST: Final = (None,) * (_WIDTH - _UPDATE_WIDTH)
+"""What a row of `_WRITE` has beyond one of `_UPDATE`, if it leaves the visibility alone."""
 _HISTORY: Final = BulkStatement(
     "INSERT INTO history (shard, run_key, first_event_id, last_event_id, events) "
     "SELECT column1, column2, column3, column4, CAST(column5 AS TEXT) FROM (VALUES",
@@ -43,7 +51,6 @@ _TASKS_PUT: Final = insert_rows(
     "tasks", "task_id, shard, run_key, namespace, task_queue, kind, scheduled_event_id, attempt, priority", 9
 )
 _OUTBOX_PUT: Final = insert_rows("outbox", "message_id, shard, run_key, body", 4)
-_ATTRIBUTES_DELETE: Final = delete_rows("search_attributes", "run_key", 1)
 _ATTRIBUTES_PUT: Final = insert_rows("search_attributes", "run_key, name, ordinal, kind, value", 5)
 _NAMES_PUT: Final = BulkStatement(
     "INSERT OR IGNORE INTO search_attribute_names (namespace, name, kind) "
@@ -54,7 +61,7 @@ _NAMES_PUT: Final = BulkStatement(
 
 _STATEMENTS: Final = (
     _UPDATE,
-    _PUT,
+    _WRITE,
     _HISTORY,
     _ITEMS_DELETE,
     _ITEMS_PUT,
@@ -62,11 +69,11 @@ _STATEMENTS: Final = (
     _TASKS_PUT,
     OUTBOX_DELETE,
     _OUTBOX_PUT,
-    _ATTRIBUTES_DELETE,
     _ATTRIBUTES_PUT,
     _NAMES_PUT,
 )
-"""In the order in which they run: updates before inserts (a close before the run that follows), deletes before puts."""
+"""In the order in which they run: updates before inserts (a close before the run that follows), deletes before puts. Of
+the first two there is one: what only updates has no more columns than they need."""
 
 
 class _NoBatch:
@@ -82,7 +89,6 @@ class _Work:
     """The values of all statements, one flat list each, in the order of `_STATEMENTS`."""
 
     __slots__ = (
-        "attributes_delete",
         "attributes_put",
         "history",
         "items_delete",
@@ -108,15 +114,17 @@ class _Work:
         self.tasks_put: list[Any] = []
         self.outbox_delete: list[Any] = []
         self.outbox_put: list[Any] = []
-        self.attributes_delete: list[Any] = []
         self.attributes_put: list[Any] = []
         self.names_put: list[Any] = []
 
     def steps(self) -> list[tuple[BulkStatement, list[Any]]]:
         """The statements that have something to do."""
+        updates, puts = self.updates, self.put_updates + self.put_inserts
+        if updates and puts:
+            updates, puts = [], _widened(updates) + puts
         values = (
-            self.updates,
-            self.put_updates + self.put_inserts,
+            updates,
+            puts,
             self.history,
             self.items_delete,
             self.items_put,
@@ -124,7 +132,6 @@ class _Work:
             self.tasks_put,
             self.outbox_delete,
             self.outbox_put,
-            self.attributes_delete,
             self.attributes_put,
             self.names_put,
         )
@@ -270,7 +277,6 @@ class GroupCommitter:
         whole = (*row, *names, *to_visibility_columns(visibility))
         if write.expected_version:
             work.put_updates += whole
-            work.attributes_delete.append(write.run_key)
         else:
             work.put_inserts += whole
         if visibility.search_attributes:
@@ -278,6 +284,15 @@ class GroupCommitter:
                 work.attributes_put += (write.run_key, name, ordinal, kind, value)
                 if (write.namespace, name) not in self._names:
                     work.names_put += (write.namespace, name, kind)
+
+
+def _widened(updates: list[Any]) -> list[Any]:
+    """The values of `_UPDATE` as rows of `_WRITE`."""
+    rows: list[Any] = []
+    for start in range(0, len(updates), _UPDATE_WIDTH):
+        rows += updates[start : start + _UPDATE_WIDTH]
+        rows += _REST
+    return rows
 
 
 def _collect_side_rows(work: _Work, write: RunWrite) -> None:

@@ -1,18 +1,26 @@
--- The write path of a commit, as temporary views of the writer's own connection.
+-- The write path of a commit, as a temporary view of the writer's own connection.
 --
--- One INSERT of many rows into such a view is one call into SQLite that checks the guards and writes everything. That is
+-- One INSERT of many rows into the view is one call into SQLite that checks the guards and writes everything. That is
 -- the point: each call lets go of the interpreter's lock and must win it back, which beside a busy Python thread takes
--- milliseconds, so the calls of a transaction are few whatever its size. A row whose run_key is NULL is padding.
+-- milliseconds, so a transaction is one call whatever it holds, as long as it has no rows in tables beside. A row
+-- whose run_key is NULL is padding.
+--
+-- Without a namespace (the columns from expected_latest_run_key on are NULL) a row is an update that leaves the visibility
+-- alone. With one it is the whole row: an insert (expected_version 0), or an update whose visibility changed.
 
-CREATE TEMP VIEW clew_update AS
+CREATE TEMP VIEW clew_write AS
 SELECT NULL AS run_key, NULL AS shard, NULL AS expected_version, NULL AS version, NULL AS status, NULL AS is_open,
        NULL AS is_busy, NULL AS attention_at, NULL AS history_length, NULL AS history_size_bytes, NULL AS state,
-       NULL AS first_event_id, NULL AS last_event_id, NULL AS events;
+       NULL AS first_event_id, NULL AS last_event_id, NULL AS events,
+       NULL AS expected_latest_run_key, NULL AS namespace, NULL AS workflow_id, NULL AS run_id,
+       NULL AS workflow_type, NULL AS task_queue, NULL AS start_time, NULL AS execution_time, NULL AS close_time,
+       NULL AS first_execution_run_id, NULL AS parent_workflow_id, NULL AS parent_run_id, NULL AS root_workflow_id,
+       NULL AS root_run_id, NULL AS memo, NULL AS search_attributes;
 
 -- The hot one: leaves alone what only a close changes, so that no more indexes than needed are touched. An index is written
 -- anew where one of its columns is set, be it to what it was before; so these are set only if they change.
-CREATE TEMP TRIGGER clew_update_open INSTEAD OF INSERT ON clew_update
-WHEN new.is_open
+CREATE TEMP TRIGGER clew_update_open INSTEAD OF INSERT ON clew_write
+WHEN new.is_open AND new.namespace IS NULL
 BEGIN
     UPDATE executions
     SET version = new.version, history_length = new.history_length, history_size_bytes = new.history_size_bytes,
@@ -28,8 +36,8 @@ BEGIN
     WHERE new.first_event_id IS NOT NULL;
 END;
 
-CREATE TEMP TRIGGER clew_update_closed INSTEAD OF INSERT ON clew_update
-WHEN new.is_open = 0
+CREATE TEMP TRIGGER clew_update_closed INSTEAD OF INSERT ON clew_write
+WHEN new.is_open = 0 AND new.namespace IS NULL
 BEGIN
     UPDATE executions
     SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
@@ -41,18 +49,9 @@ BEGIN
     WHERE new.first_event_id IS NOT NULL;
 END;
 
--- The whole row: an insert (expected_version 0), or an update whose visibility changed.
-CREATE TEMP VIEW clew_put AS
-SELECT NULL AS run_key, NULL AS shard, NULL AS expected_version, NULL AS version, NULL AS status, NULL AS is_open,
-       NULL AS is_busy, NULL AS attention_at, NULL AS history_length, NULL AS history_size_bytes, NULL AS state,
-       NULL AS first_event_id, NULL AS last_event_id, NULL AS events,
-       NULL AS expected_latest_run_key, NULL AS namespace, NULL AS workflow_id, NULL AS run_id,
-       NULL AS workflow_type, NULL AS task_queue, NULL AS start_time, NULL AS execution_time, NULL AS close_time,
-       NULL AS first_execution_run_id, NULL AS parent_workflow_id, NULL AS parent_run_id, NULL AS root_workflow_id,
-       NULL AS root_run_id, NULL AS memo, NULL AS search_attributes;
-
-CREATE TEMP TRIGGER clew_put_update INSTEAD OF INSERT ON clew_put
-WHEN new.expected_version > 0
+-- What is searched for is written anew by whoever writes the row, after it.
+CREATE TEMP TRIGGER clew_put_update INSTEAD OF INSERT ON clew_write
+WHEN new.expected_version > 0 AND new.namespace IS NOT NULL
 BEGIN
     UPDATE executions
     SET version = new.version, status = new.status, is_busy = new.is_busy, attention_at = new.attention_at,
@@ -64,12 +63,13 @@ BEGIN
         memo = new.memo, search_attributes = new.search_attributes
     WHERE run_key = new.run_key AND version = new.expected_version AND shard = new.shard;
     SELECT raise(ABORT, 'version_conflict') WHERE changes() <> 1;
+    DELETE FROM search_attributes WHERE run_key = new.run_key;
     INSERT INTO history (shard, run_key, first_event_id, last_event_id, events)
     SELECT new.shard, new.run_key, new.first_event_id, new.last_event_id, CAST(new.events AS TEXT)
     WHERE new.first_event_id IS NOT NULL;
 END;
 
-CREATE TEMP TRIGGER clew_put_insert INSTEAD OF INSERT ON clew_put
+CREATE TEMP TRIGGER clew_put_insert INSTEAD OF INSERT ON clew_write
 WHEN new.expected_version = 0
 BEGIN
     SELECT raise(ABORT, 'latest_run_conflict')

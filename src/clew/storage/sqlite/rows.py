@@ -26,7 +26,7 @@ RUN_COLUMNS: Final = (
 
 
 def to_visibility_columns(v: Visibility) -> tuple[Any, ...]:
-    """The columns from ``workflow_type`` to ``search_attributes``, in the order of the view ``clew_put``."""
+    """The columns from ``workflow_type`` to ``search_attributes``, in the order of the view ``clew_write``."""
     return (
         v.workflow_type,
         v.task_queue,
