@@ -143,13 +143,13 @@ def worker(client: Client) -> Worker:
 
 async def in_turn(count: int, start: Callable[[int], Awaitable[object]]) -> None:
     """Have `start` done for each number, so many at once as all are allowed."""
-    gate = asyncio.Semaphore(gauge.IN_FLIGHT)
+    waiting = iter(range(count))  # drawn from by so many, not a task each: those would be memory of the load's own
 
-    async def one(number: int) -> None:
-        async with gate:
+    async def draw() -> None:
+        for number in waiting:
             await start(number)
 
-    await asyncio.gather(*[one(number) for number in range(count)])
+    await asyncio.gather(*[draw() for _ in range(min(count, gauge.IN_FLIGHT))])
 
 
 async def measure(client: Client, workload: str, size: int, pids: list[int]) -> Figures:
