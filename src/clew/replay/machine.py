@@ -512,8 +512,11 @@ class WorkflowMachine:
                 if kinds[index] is e.WorkflowTaskCompleted:
                     self._end_activation(recorded_requests(events, kinds, index + 1))
             index = next_of(e.WorkflowTaskStarted, kinds, index)
-            if index < count and self._begin_task(events, kinds, first, index, live_event_id, messages):
-                first = index + 1
+            if index < count:
+                last = self._begin_task(events, kinds, first, index, live_event_id, messages)
+                if last:
+                    index = last
+                    first = last + 1
             index += 1
         return events[first:]
 
@@ -525,8 +528,12 @@ class WorkflowMachine:
         index: int,
         live_event_id: int,
         messages: Sequence[Any],
-    ) -> bool:
-        """Apply what came before the start of a workflow task, if that led to anything; say whether it did."""
+    ) -> int:
+        """Apply what came before the start of a workflow task, if that led to anything.
+
+        Returns:
+            The index of that start, or of that of the last task that was passed with it; 0 if nothing was applied.
+        """
         event = cast(e.WorkflowTaskStarted, events[index])
         following = kinds[index + 1] if index + 1 < len(kinds) else None
         if event.event_id == live_event_id:
@@ -535,7 +542,9 @@ class WorkflowMachine:
         elif following is e.WorkflowTaskCompleted:
             recorded = recorded_requests(events, kinds, index + 2)
             self._note_version(events[index + 1])
+            self._runtime.activities.begin(events, kinds, index, self._main)
             self._run_task(events[first : index + 1], event, False, recorded, accepted_updates(recorded))
+            return self._runtime.activities.end()
         elif following is e.MarkerRecorded:
             completed = next_of(e.WorkflowTaskCompleted, kinds, index + 2)
             recorded = recorded_requests(events, kinds, completed + 1)
@@ -544,8 +553,8 @@ class WorkflowMachine:
             self._note_version(events[completed] if is_whole else None)
             self._run_task(events[first : index + 1], event, False, recorded, updates)
         else:
-            return False
-        return True
+            return 0
+        return index
 
     def _note_version(self, completed: e.Event | None) -> None:
         """What the code is told of its version is that of the worker which completed the task, then as now."""
@@ -583,6 +592,8 @@ class WorkflowMachine:
             for event in recorded:
                 if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
                     runtime.recorded_patches.add(patch_id)
+        if not is_live and (updates or len(jobs) != 1):
+            runtime.activities.end()  # What the first leads to must not see anything that comes after the others.
         if updates or e.WorkflowExecutionSignaled in map(type, jobs):
             self._apply_messages(jobs, [(position_of(u, task_event), u) for u in updates])
         else:
@@ -592,7 +603,8 @@ class WorkflowMachine:
                 self._settle()
         runtime.local.epoch += 1
         self._is_inside = True
-        self.cached_through_event_id = self._runtime.applied_event_id = task_event.event_id
+        # It may have passed other tasks since, see `RecordedActivities`.
+        self.cached_through_event_id = runtime.applied_event_id = runtime.task_event.event_id
 
     def _apply_markers(
         self, events: Sequence[e.Event], kinds: list[type[e.Event]], index: int, *, is_live: bool

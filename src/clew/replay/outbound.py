@@ -76,7 +76,7 @@ class Outbound:
         self._on_swallowed = on_swallowed
         self._namespace = namespace
         self._task_queue = task_queue
-        self._activity_counts: dict[str, int] = {}
+        self.activity_counts: dict[str, int] = {}
         self._timer_count = 0
         self.loop: WorkflowLoop
         """Set by whoever makes both."""
@@ -132,9 +132,9 @@ class Outbound:
         payloads = self._values.encode(asked.args, "argument of activity", asked.activity)
         activity_id = asked.activity_id
         if activity_id is None:
-            count = self._activity_counts.get(asked.activity, 0) + 1
+            count = self.activity_counts.get(asked.activity, 0) + 1
             activity_id = f"{asked.activity}-{count}"
-            self._activity_counts[asked.activity] = count
+            self.activity_counts[asked.activity] = count
         metadata = self._values.metadata(asked.summary) if asked.summary else None
         activity = ScheduleActivity(
             asked, activity_id, asked.task_queue or self._task_queue, payloads, metadata, self.loop.create_future()

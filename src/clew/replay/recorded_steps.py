@@ -3,30 +3,23 @@
 Owns: where in such a row the machine is, and the short way of a step through it. Never: the last of a row, or anything
 but a step that went well; those take the general way (``machine``, ``local_activities``).
 
-How it works: code that awaits a step stops, the loop finds that nothing else can go on, the next marker is applied, and
-the code goes on. When the next marker is the outcome of the very step, and nothing but that coroutine could go on in
-between, stopping changes nothing that anybody could see. Then the outcome is given at once (`take`), which saves the
-way through a future, the loop and the machine: three quarters of what a resumed step costs.
-
-That nothing else could go on has two sides. The loop tells of callbacks, conditions and cancellations that wait. And
-somebody between the loop and the coroutine may run it by hand (``coroutine.send(None)``, or a task that starts at
-once) and mean to do more when it has stopped. So every frame between must be one that awaits the next.
+How it works: when the marker that comes next is the outcome of the very step that code is about to await, and nobody
+could notice that it does not stop there (``short_way`` tells), the outcome is given at once (`take`). That is three
+quarters of what a resumed step costs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dis
-import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from clew.model import events as e
 from clew.replay.commands import LOCAL_ACTIVITY_MARKER
 from clew.replay.local_activities import ARGUMENT, BATCH, LocalActivities, decode_marker_data
 from clew.replay.loop import WorkflowLoop
 from clew.replay.passages import Kinds
+from clew.replay.short_way import ShortWay
 from clew.replay.values import Values
 from clew.workflow._activities import UNSET
 from clew.workflow._local_calls import LocalActivityCall
@@ -34,15 +27,9 @@ from clew.workflow._local_calls import LocalActivityCall
 if TYPE_CHECKING:
     from clew.replay.runtime import WorkflowRuntime
 
-_LOOP_CODE: Final = WorkflowLoop.run_until_idle.__code__
-_AWAITS: Final = dis.opmap["SEND"]
-"""The instruction at which a frame stands that awaits another; Python 3.12 shows the cache that follows it."""
-_CACHE: Final = dis.opmap.get("CACHE", 0)
-_UNIT: Final = 2
-
 
 @final
-class RecordedSteps:
+class RecordedSteps(ShortWay):
     """The rows of markers of one run.
 
     Args:
@@ -52,16 +39,13 @@ class RecordedSteps:
         values: Converts arguments and results.
     """
 
-    __slots__ = ("_events", "_kinds", "_last", "_local", "_loop", "_main", "_runtime", "_values", "index")
+    __slots__ = ("_events", "_kinds", "_last", "_values", "index")
 
     def __init__(self, runtime: WorkflowRuntime, loop: WorkflowLoop, local: LocalActivities, values: Values) -> None:
-        self._runtime = runtime
-        self._loop = loop
-        self._local = local
+        super().__init__(runtime, loop, local)
         self._values = values
         self._events: Sequence[Any] = ()
         self._kinds: Kinds = []
-        self._main: asyncio.Task[Any] | None = None
         self._last = -1
         self.index = 0
         """Of the next marker."""
@@ -116,26 +100,3 @@ class RecordedSteps:
         self._runtime.applied_event_id = event.event_id
         result = details.get("result")
         return local.from_stored(result[0], call.ret_type) if result else None
-
-    def _is_alone(self) -> bool:
-        """Whether, if the coroutine that asks stopped, nothing would run before the next marker is applied."""
-        loop, runtime = self._loop, self._runtime
-        if (
-            loop.ready
-            or runtime.conditions
-            or runtime.is_stirred
-            or runtime.read_only_reason
-            or self._local.abandoned
-            or loop.held_task is not None
-        ):
-            return False
-        task: Any = asyncio.current_task(loop)
-        if task is None or task._must_cancel or (task is not self._main and self._main.done()):  # type: ignore[union-attr]
-            return False
-        frame: FrameType | None = sys._getframe(3)
-        while frame is not None and frame.f_code is not _LOOP_CODE:
-            code, at = frame.f_code.co_code, frame.f_lasti
-            if code[at] != _AWAITS and (code[at] != _CACHE or code[at - _UNIT] != _AWAITS):
-                return False
-            frame = frame.f_back
-        return frame is not None

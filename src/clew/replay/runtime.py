@@ -10,6 +10,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 from uuid import UUID
@@ -45,6 +46,7 @@ from clew.replay.matching import Ledger
 from clew.replay.options import MachineOptions
 from clew.replay.outbound import Outbound
 from clew.replay.outcome import is_cancellation, is_failure
+from clew.replay.recorded_activities import RecordedActivities
 from clew.replay.recorded_steps import RecordedSteps
 from clew.replay.values import Values, from_header, to_header
 from clew.workflow._definition import Definition, QueryDefinition, SignalDefinition, UpdateDefinition
@@ -155,6 +157,13 @@ class WorkflowRuntime(Runtime):
         self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
         self.steps = RecordedSteps(self, self.loop, self.local, values)
         self.take_recorded_step = self.steps.take
+
+    @cached_property
+    def activities(self) -> RecordedActivities:
+        """Those that a replay passes; a run that is never replayed needs none."""
+        row = RecordedActivities(self, self.loop, self.local, self.values, self.ledger)
+        self.take_recorded_activity = row.take
+        return row
 
     @property
     def label(self) -> str:

@@ -186,7 +186,11 @@ async def execute_activity(
     Raises:
         ActivityError: It failed, timed out or was cancelled for good; its cause says why.
     """
-    return await current().execute_activity(activity_input(activity, arg, args, result_type, **options))
+    asked, runtime = activity_input(activity, arg, args, result_type, **options), current()
+    take = runtime.take_recorded_activity
+    if take is not None and (result := take(asked)) is not UNSET:
+        return result
+    return await runtime.execute_activity(asked)
 
 
 @overload
@@ -240,7 +244,11 @@ async def execute_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
 ) -> Any:
     """Run an activity that is the ``__call__`` of a class; see `execute_activity`."""
-    return await current().execute_activity(activity_input(_call_of(activity), arg, args, None, **options))
+    asked, runtime = activity_input(_call_of(activity), arg, args, None, **options), current()
+    take = runtime.take_recorded_activity
+    if take is not None and (result := take(asked)) is not UNSET:
+        return result
+    return await runtime.execute_activity(asked)
 
 
 @overload
@@ -308,7 +316,11 @@ async def execute_activity_method(
 ) -> ReturnType: ...
 async def execute_activity_method(activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any) -> Any:
     """Run an activity that is a method, given unbound as ``Class.method``; see `execute_activity`."""
-    return await current().execute_activity(activity_input(activity, arg, args, None, **options))
+    asked, runtime = activity_input(activity, arg, args, None, **options), current()
+    take = runtime.take_recorded_activity
+    if take is not None and (result := take(asked)) is not UNSET:
+        return result
+    return await runtime.execute_activity(asked)
 
 
 # --- from a call to its input -----------------------------------------------------------------------------

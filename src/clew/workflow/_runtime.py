@@ -200,6 +200,10 @@ class Runtime(ABC):
     def start_activity(self, input: StartActivityInput) -> ActivityHandle[Any]: ...
     @abstractmethod
     def execute_activity(self, input: StartActivityInput) -> Awaitable[Any]: ...
+
+    take_recorded_activity: Callable[[StartActivityInput], Any] | None = None
+    """Gives the result of an activity if history tells it next, else ``UNSET``; for coroutines that await it."""
+
     @abstractmethod
     def start_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> ActivityHandle[Any]: ...
     @abstractmethod
