@@ -24,7 +24,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 _WORD: Final = ctypes.sizeof(ctypes.c_size_t)
 _NOTE: Final = 1
@@ -84,14 +84,21 @@ is_freeing: Final = _try_note()
 """Whether buried frames are freed in this process, rather than kept."""
 
 
-def bury(roots: Iterable[Any], note_progress: Callable[[int], None] | None = None) -> None:
+def bury(
+    roots: Iterable[Any],
+    note_progress: Callable[[int], None] | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> None:
     """Make sure that no frame reachable from `roots` ever runs again.
 
     Args:
         roots: Tasks, coroutines, generators and callbacks of one run.
         note_progress: Told now and then how many objects have been looked at.
+        loop: Of the run. Its futures let go of the tasks that wait for them: the two refer to each other, and only the
+            cycle collector could free them.
     """
     waiting = deque(roots)
+    futures: list[asyncio.Future[Any]] = []
     seen: set[int] = set()
     while waiting:
         if note_progress is not None:
@@ -106,15 +113,34 @@ def bury(roots: Iterable[Any], note_progress: Callable[[int], None] | None = Non
                 continue
             seen.add(id(thing))
             found.append(thing)
-            kind: type = type(thing)
+            kind = type(cast(object, thing))
             if kind in _FRAMES:
                 if is_freeing:
                     _note_finalized(thing)
                 else:
                     _kept_for_ever.append(thing)
-            elif issubclass(kind, asyncio.Task):
-                thing._log_destroy_pending = False
+            elif issubclass(kind, asyncio.Future):
+                futures.append(thing)
+                if issubclass(kind, asyncio.Task):
+                    thing._log_destroy_pending = False
         waiting += [one for one in gc.get_referents(*found) if _leads_on[type(one)]]
+    for future in futures:
+        if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
+            _let_go(future)
+
+
+_PLAIN_FUTURES: Final = (asyncio.Future, asyncio.Task, asyncio.tasks._GatheringFuture)  # type: ignore[attr-defined]
+"""Of other types it is not known what their methods do."""
+
+
+def _let_go(future: asyncio.Future[Any]) -> None:
+    """Forget the one task that waits for a future.
+
+    One alone is found by its identity. To find it among others it would be compared with them, which may be the user's.
+    """
+    callbacks = future._callbacks
+    if callbacks and len(callbacks) == 1 and type(callbacks[0][0]) is types.BuiltinMethodType:
+        future.remove_done_callback(callbacks[0][0])
 
 
 class _Kinds(dict[type, bool]):

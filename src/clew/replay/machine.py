@@ -240,12 +240,14 @@ class WorkflowMachine:
         if attributes:
             roots.append(attributes)
         if roots:
-            bury(roots, self._note_buried)
+            bury(roots, self._note_buried, self._loop)
         self._runtime.conditions.clear()
         self._main = None
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
         # which would otherwise spend a third of a busy worker's time on runs that are over.
         runtime = self._runtime
+        for started in self._ledger.open.timers.values():
+            started.timer.pending = None
         for part in (runtime.used_handlers, runtime.out, runtime.local, self._ledger, runtime):
             if part is not None:
                 vars(part).clear()

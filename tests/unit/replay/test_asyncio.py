@@ -7,6 +7,7 @@ import contextvars
 import gc
 import logging
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
@@ -250,6 +251,47 @@ def test_c008_eviction_runs_no_line_of_the_run(
     gc.collect()
     assert RAN == []
     assert not unraisable
+
+
+class Marker:
+    """What a waiting run has in its frame."""
+
+
+MARKERS: weakref.WeakSet[Marker] = weakref.WeakSet()
+
+
+@workflow.defn
+class Waiting:
+    @workflow.run
+    async def run(self, how: str) -> None:
+        marker = Marker()
+        MARKERS.add(marker)
+        match how:
+            case "sleep":
+                await workflow.sleep(3600)
+            case "activity":
+                await act("a")
+            case "condition":
+                await workflow.wait_condition(lambda: marker is None)
+            case "condition with a timeout":
+                await workflow.wait_condition(lambda: marker is None, timeout=3600)
+            case "several":
+                await asyncio.gather(workflow.sleep(3600), act("a"), asyncio.Event().wait())
+
+
+@pytest.mark.parametrize("how", ["sleep", "activity", "condition", "condition with a timeout", "several"])
+def test_an_evicted_run_leaves_nothing_for_the_collector(how: str) -> None:
+    story = Story(Waiting, how)
+    story.run()
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(MARKERS) == 1
+        story.cold()
+        assert not MARKERS
+    finally:
+        gc.enable()
+    story.replay_check()
 
 
 @workflow.defn
