@@ -125,17 +125,23 @@ def _other(error: BaseException) -> Problem:
 
 def _outcome(cause: BaseException) -> Problem:
     if isinstance(cause, CancelledError):
-        return _problem("The workflow was cancelled.", "cancelled", CANCELLED)
+        notes = [str(detail) for detail in cause.details]
+        text = "\n  ".join(["The workflow was cancelled.", *notes])
+        return _problem(text, "cancelled", CANCELLED, **({"notes": notes} if notes else {}))
     if isinstance(cause, TerminatedError):
         return _problem(f"The workflow was terminated: {cause.message}", "terminated", TERMINATED)
     if isinstance(cause, TimeoutError):
         return _problem("The workflow timed out.", "timed_out", TIMED_OUT)
+    from clew.converter.failure import notes_of  # Whoever starts a node has no need of converters.
+
     chain: list[dict[str, Any]] = []
     at: BaseException | None = cause
     while at is not None and len(chain) < 20:
-        chain.append({"type": getattr(at, "type", None) or type(at).__name__, "message": str(at)})
+        entry: dict[str, Any] = {"type": getattr(at, "type", None) or type(at).__name__, "message": str(at)}
+        added = list(notes_of(at))
+        chain.append(entry | ({"notes": added} if added else {}))
         at = at.__cause__
-    text = "\n  caused by: ".join(entry["message"] for entry in chain)
+    text = "\n  caused by: ".join("\n  ".join([entry["message"], *entry.get("notes", ())]) for entry in chain)
     return _problem(f"The workflow failed: {text}", "failed", FAILED, failure=chain)
 
 

@@ -57,7 +57,11 @@ SOURCE: Final = "clew"
 GROUP_TYPE: Final = "ExceptionGroup"
 CUT_TYPE: Final = "CauseChainCut"
 _ENCODED_MESSAGE: Final = "Encoded failure"
+NOTES_MAX: Final = 10
+NOTE_CHARS_MAX: Final = 1_000
+
 _CUT_TEXT: Final = " … [cut] … "
+_PLACE: Final = "Where it was raised:"
 
 
 class FailureConverter(ABC):
@@ -127,8 +131,9 @@ class _Writer:
         return failure
 
     def _one(self, exception: BaseException, cause: Failure | None) -> Failure:
+        added = notes_of(exception)
         if isinstance(exception, x.FailureError) and exception.failure is not None:
-            return exception.failure
+            return self._with_notes(exception.failure, added)
         notes: list[str] = []
         info = self._info(exception, notes)
         message = _cut(_message_of(exception), MESSAGE_CHARS_MAX - 200)
@@ -136,9 +141,22 @@ class _Writer:
             message = f"{message} [{'; '.join(notes)}]"[:MESSAGE_CHARS_MAX]
         stack_trace = _stack_trace_of(exception)
         if not self._encodes_attributes:
-            return Failure(message=message, source=SOURCE, stack_trace=stack_trace, cause=cause, info=info)
-        hidden = self._payload_converter.to_stored({"message": message, "stack_trace": stack_trace})
+            return Failure(message=message, source=SOURCE, stack_trace=stack_trace, cause=cause, info=info, notes=added)
+        attributes = {"message": message, "stack_trace": stack_trace} | ({"notes": added} if added else {})
+        hidden = self._payload_converter.to_stored(attributes)
         return Failure(message=_ENCODED_MESSAGE, source=SOURCE, encoded_attributes=hidden, cause=cause, info=info)
+
+    def _with_notes(self, failure: Failure, notes: tuple[str, ...]) -> Failure:
+        """A failure that came out of history, with what was added to its error since."""
+        shown = _with_attributes(failure, self._payload_converter)
+        if notes == shown.notes:
+            return failure
+        if not self._encodes_attributes:
+            return msgspec.structs.replace(failure, notes=notes)
+        if failure.encoded_attributes is not None and shown is failure:
+            return failure  # Hidden in a way that cannot be read here, and what is there must not be lost.
+        attributes = {"message": shown.message, "stack_trace": shown.stack_trace, "notes": notes}
+        return msgspec.structs.replace(failure, encoded_attributes=self._payload_converter.to_stored(attributes))
 
     def _info(self, exception: BaseException, notes: list[str]) -> FailureInfo | None:
         match exception:
@@ -285,6 +303,13 @@ def _innermost_message(leaf: BaseException) -> str:
     return _message_of(leaf)
 
 
+def notes_of(exception: BaseException) -> tuple[str, ...]:
+    """What was added to an error by `add_note`, but for the place where it was raised before it came out of history."""
+    notes = [note for note in getattr(exception, "__notes__", ()) if isinstance(note, str)]
+    told = [_cut(note, NOTE_CHARS_MAX) for note in notes if not note.startswith(_PLACE)]
+    return tuple(told[:NOTES_MAX])
+
+
 def _stack_trace_of(exception: BaseException) -> str:
     if exception.__traceback__ is None:
         return ""
@@ -346,22 +371,25 @@ def _exception_of(failure: Failure, payload_converter: PayloadConverter) -> x.Fa
     error = _bare_exception(shown, payload_converter)
     error._failure = failure
     if shown.stack_trace:
-        error.add_note(f"Where it was raised:\n{shown.stack_trace.rstrip()}")
+        error.add_note(f"{_PLACE}\n{shown.stack_trace.rstrip()}")
+    for note in shown.notes:
+        error.add_note(note)
     return error
 
 
 def _with_attributes(failure: Failure, payload_converter: PayloadConverter) -> Failure:
-    """Bring back message and stack trace, if they were put into a payload that can be read here."""
+    """Bring back message, stack trace and notes, if they were put into a payload that can be read here."""
     if failure.encoded_attributes is None:
         return failure
     attributes = _detail(failure.encoded_attributes, payload_converter)
     if not isinstance(attributes, dict):
         return failure
-    message, stack_trace = attributes.get("message"), attributes.get("stack_trace")
+    message, stack_trace, notes = (attributes.get(name) for name in ("message", "stack_trace", "notes"))
     return msgspec.structs.replace(
         failure,
         message=message if isinstance(message, str) else failure.message,
         stack_trace=stack_trace if isinstance(stack_trace, str) else failure.stack_trace,
+        notes=tuple(str(note) for note in notes) if isinstance(notes, list | tuple) else failure.notes,
     )
 
 

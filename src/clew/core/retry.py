@@ -140,7 +140,7 @@ def cut_failure(failure: Failure, bytes_max: int) -> Failure:
     info = failure.info
     if isinstance(info, ApplicationInfo):
         info = replace(info, details=())
-    cut = replace(failure, info=info, cause=None, encoded_attributes=None)
+    cut = replace(failure, info=info, cause=None, encoded_attributes=None, notes=())
     spare = max(bytes_max - len(_encoder.encode(replace(cut, message="", stack_trace=""))) - 16, 0)
     # One character of text takes at most six bytes of JSON.
     message = failure.message[: max(spare // 12, 1)]

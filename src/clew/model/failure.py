@@ -131,9 +131,11 @@ class Failure(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults
         message: What happened, at most `MESSAGE_CHARS_MAX` characters.
         source: Which SDK made it.
         stack_trace: As text, with source lines; may be empty.
-        encoded_attributes: Message and stack trace as a payload, when a failure converter hides them from the engine.
+        encoded_attributes: Message, stack trace and notes as a payload, when a failure converter hides them from the
+            engine.
         cause: What brought this about.
         info: The kind, with what belongs to it.
+        notes: What was added to the error on its way, as by a saga of which a compensation failed.
     """
 
     message: str = ""
@@ -142,3 +144,4 @@ class Failure(msgspec.Struct, gc=False, frozen=True, kw_only=True, omit_defaults
     encoded_attributes: OptionalPayload = None
     cause: Failure | None = None
     info: FailureInfo | None = None
+    notes: tuple[str, ...] = ()

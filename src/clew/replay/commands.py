@@ -604,11 +604,15 @@ class Fail(_Close):
 class Cancel(_Close):
     """The run has followed the request to cancel."""
 
-    __slots__ = ()
+    __slots__ = ("details",)
     event_type = e.WorkflowExecutionCanceled
 
+    def __init__(self, details: Payloads = ()) -> None:
+        super().__init__()
+        self.details = details
+
     def to_command(self) -> c.Command:
-        return c.CancelWorkflowExecution()
+        return c.CancelWorkflowExecution(details=self.details)
 
     def describe(self) -> str:
         return "CancelWorkflowExecution"

@@ -36,6 +36,7 @@ from typing import Any, Final, cast, final
 
 from clew.common import RawValue, VersioningBehavior
 from clew.converter import decode_arguments
+from clew.converter.failure import notes_of
 from clew.converter.payload_converter import PayloadConverter
 from clew.exceptions import NondeterminismError, RestrictedWorkflowAccessError
 from clew.model import events as e
@@ -858,7 +859,10 @@ class WorkflowMachine:
             assert isinstance(error, _Continue), "only workflow.continue_as_new makes it"
             self._close_with(requests.ContinueAsNew(error.command))
         elif outcome is Outcome.CANCEL:
-            self._close_with(requests.Cancel())
+            notes = notes_of(error)
+            what = "notes of the cancellation"
+            details = self._runtime.values.encode(notes, what, self._runtime.workflow_type) if notes else ()
+            self._close_with(requests.Cancel(details))
         else:
             self._close_with(requests.Fail(self._runtime.values.to_failure(error)))
 

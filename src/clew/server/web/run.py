@@ -152,7 +152,9 @@ def _activity(one: r.PendingActivityInfo) -> tuple[Part, ...]:
 
 
 def _failure(failure: Failure) -> Html:
-    return tag("pre", "\n".join(part for part in (describe_failure(failure), failure.stack_trace) if part))
+    return tag(
+        "pre", "\n".join(part for part in (describe_failure(failure), *failure.notes, failure.stack_trace) if part)
+    )
 
 
 def _choices(info: r.WorkflowExecutionInfo, view: RunView) -> Html:
