@@ -48,9 +48,11 @@ What is timed in W6: *to the next step* begins when the code of the workflow is 
 have loaded what is recorded, Absurd with one query; DBOS reads each step as it comes to it. The next step is a local
 one in W6-LOCAL, as theirs are, and an activity in W6, which takes a commit before it begins. *From the start* begins
 when the process that was killed is started again, on the same machine; Absurd then waits for a claim to run out,
-after 10 s here and 120 by default. In W4 memory is looked at 10 s after the last start. In W1 every engine makes one
-durable commit a step. A bare commit of one row takes 0.2 to 4 ms on that disk, as its neighbours write, so W1 says more
-about the disk than about the engines; CPU does not."""
+after 10 s here and 120 by default. In W4 memory is looked at 10 s after the last start. *Added* has the server's cache
+in it, whose size is a setting and which whatever is read or written first fills; *held* is what the processes of the
+engine and the server have for themselves; *stored* is how much the database grew, empty tables included. In W1 every
+engine makes one durable commit a step. A bare commit of one row takes 0.2 to 4 ms on that disk, as its neighbours
+write, so W1 says more about the disk than about the engines; CPU does not."""
 
 
 def main() -> int:
@@ -103,8 +105,12 @@ def _measure(names: list[str], engines: list[Peer], runs: int, results: Path) ->
 def _measure_one(server: PostgresServer, engine: Peer, name: str) -> peers.Figures | None:
     """The figures; None when the engine failed, which is said."""
     asyncio.run(execute(server.dsn, "CREATE DATABASE bench", "CHECKPOINT"))
+    size = "SELECT pg_database_size('bench')::text"
     try:
-        return peers.measure(engine, name, SIZES[name], server.dsn_of("bench"))
+        [empty] = asyncio.run(execute(server.dsn, size))
+        figures = peers.measure(engine, name, SIZES[name], server.dsn_of("bench"))
+        [full] = asyncio.run(execute(server.dsn, size))
+        return {**figures, "MB stored": (int(full) - int(empty)) / 1e6}
     except peers.PeerFailed as error:
         print(error, flush=True)
         return None

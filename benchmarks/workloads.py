@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.gauge import memory_mb, parked_figures, round_trip_figures
+from benchmarks.peers.gauge import memory, parked_figures, round_trip_figures
 from benchmarks.workflows import (
     ALL,
     Asked,
@@ -255,15 +255,15 @@ async def sleepers(count: int = 10_000) -> Figures:
         await asyncio.gather(*(run(number) for number in range(WARM_UP_RUNS)))
         gc.collect()
         pids = [shape["node"] or os.getpid()]
-        memory, clock = memory_mb(pids), time.perf_counter()
+        before, clock = memory(pids), time.perf_counter()
         await asyncio.gather(*(start(number) for number in range(count)))
         seconds = time.perf_counter() - clock
         await asyncio.sleep(SETTLE_SECONDS)
         gc.collect()
-        after, cpu = memory_mb(pids), cpu_seconds()
+        after, cpu = memory(pids), cpu_seconds()
         await asyncio.sleep(IDLE_SECONDS)
         idle = (cpu_seconds() - cpu) / IDLE_SECONDS
-    return parked_figures(count, seconds, memory, after, idle)
+    return parked_figures(count, seconds, before, after, idle)
 
 
 async def replay(steps_count: int = 833) -> Figures:

@@ -49,7 +49,7 @@ SHOWN: Final[dict[str, tuple[Shown, ...]]] = {
     "W2": (Shown("workflows/s", is_rate=True), Shown("CPU ms/workflow")),
     "W2-LOCAL": (Shown("workflows/s", is_rate=True), Shown("CPU ms/workflow")),
     "W3": (Shown("s"),),
-    "W4": (Shown("starts/s", is_rate=True), Shown("MB added")),
+    "W4": (Shown("starts/s", is_rate=True), Shown("MB added"), Shown("MB held"), Shown("MB stored")),
     "W5": (Shown("s after the last was due"),),
     "W6": (Shown("ms to the next step"), Shown("ms from the start")),
     "W6-LOCAL": (Shown("ms to the next step"),),

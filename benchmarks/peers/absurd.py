@@ -150,7 +150,7 @@ async def until_all_are(state: str, name: str, count: int) -> None:
 
 async def measure(workload: str, size: int, pids: list[int]) -> Figures:
     await result_of("sequence", 3)
-    memory = gauge.memory_mb(pids)
+    memory = gauge.memory(pids)
     cpu, clock = gauge.cpu_seconds(pids), time.perf_counter()
 
     def passed() -> tuple[float, float]:
@@ -171,7 +171,7 @@ async def measure(workload: str, size: int, pids: list[int]) -> Figures:
         seconds, _ = passed()
         await until_all_are("sleeping", "sleeper", size)
         await asyncio.sleep(10)
-        after, cpu = gauge.memory_mb(pids), gauge.cpu_seconds(pids)
+        after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
         await asyncio.sleep(10)
         return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
     assert workload == "W7", f"Absurd is not measured in {workload}"

@@ -157,7 +157,7 @@ async def measure(client: Client, workload: str, size: int, pids: list[int]) -> 
     steps = LocalSequence if workload.endswith("LOCAL") else Sequence
     await client.execute_workflow(steps.run, 3, id="first", task_queue=QUEUE)
     step_times.clear()
-    memory = gauge.memory_mb(pids)
+    memory = gauge.memory(pids)
     cpu, clock = gauge.cpu_seconds(pids), time.perf_counter()
 
     def passed() -> tuple[float, float]:
@@ -179,7 +179,7 @@ async def measure(client: Client, workload: str, size: int, pids: list[int]) -> 
             await in_turn(size, lambda number: client.start_workflow(Sleeper.run, id=f"s-{number}", task_queue=QUEUE))
             seconds, _ = passed()
             await asyncio.sleep(10)
-            after, cpu = gauge.memory_mb(pids), gauge.cpu_seconds(pids)
+            after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
             await asyncio.sleep(10)
             return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
     assert workload == "W7", f"there is no workload {workload}"

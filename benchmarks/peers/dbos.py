@@ -96,7 +96,7 @@ async def in_turn(count: int, start: Callable[[int], Awaitable[object]]) -> None
 async def measure(workload: str, size: int, pids: list[int]) -> Figures:
     await run(sequence, 3)
     step_times.clear()
-    memory = gauge.memory_mb(pids)
+    memory = gauge.memory(pids)
     cpu, clock = gauge.cpu_seconds(pids), time.perf_counter()
 
     def passed() -> tuple[float, float]:
@@ -115,7 +115,7 @@ async def measure(workload: str, size: int, pids: list[int]) -> Figures:
         await in_turn(size, lambda _: DBOS.start_workflow_async(sleeper))
         seconds, _ = passed()
         await asyncio.sleep(10)
-        after, cpu = gauge.memory_mb(pids), gauge.cpu_seconds(pids)
+        after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
         await asyncio.sleep(10)
         return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
     assert workload == "W7", f"DBOS is not measured in {workload}"

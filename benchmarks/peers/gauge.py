@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 Figures = dict[str, float]
 
@@ -55,15 +55,32 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return total
 
 
-def memory_mb(pids: Iterable[int]) -> float:
-    """Memory of these processes and their descendants in MB; what they share is counted once (PSS)."""
-    total = 0
+class Memory(NamedTuple):
+    """Memory of processes in MB; what they share is counted once (PSS).
+
+    Args:
+        total: All of it: a database server's cache is in it as far as it was touched, up to the size it was given.
+        held: What is in no file and not shared: what the processes hold for themselves.
+    """
+
+    total: float
+    held: float
+
+
+def memory(pids: Iterable[int]) -> Memory:
+    """Memory of these processes and their descendants."""
+    counts = Counter[str]()
     for pid in tree(pids):
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-    return total * 1024 / 1e6
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]:
+                name, _, rest = line.partition(":")
+                counts[name] += int(rest.split()[0])
+    return Memory(total=counts["Pss"] * 1024 / 1e6, held=counts["Pss_Anon"] * 1024 / 1e6)
+
+
+def memory_mb(pids: Iterable[int]) -> float:
+    """All memory of these processes and their descendants in MB."""
+    return memory(pids).total
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
@@ -104,9 +121,14 @@ def fan_figures(count: int, seconds: float, cpu: float) -> Figures:
     return {"s": seconds, "steps/s": count / seconds, "CPU µs/step": 1e6 * cpu / count}
 
 
-def parked_figures(count: int, seconds: float, memory_before: float, memory_after: float, idle: float) -> Figures:
+def parked_figures(count: int, seconds: float, before: Memory, after: Memory, idle: float) -> Figures:
     """W4."""
-    return {"starts/s": count / seconds, "MB added": memory_after - memory_before, "idle CPU %": 100 * idle}
+    return {
+        "starts/s": count / seconds,
+        "MB added": after.total - before.total,
+        "MB held": after.held - before.held,
+        "idle CPU %": 100 * idle,
+    }
 
 
 def round_trip_figures(seconds: list[float], cpu: float) -> Figures:

@@ -238,7 +238,7 @@ async def post_all(port: int, path: str, bodies: Iterable[object], in_flight: in
 async def measure(workload: str, size: int, processes: Processes) -> Figures:
     port, pids = processes.ingress, [processes.server.pid, processes.service.pid]
     await post(port, "/bench/sequence", 3)
-    own, memory = time.process_time(), gauge.memory_mb(pids)
+    own, memory = time.process_time(), gauge.memory(pids)
     cpu, clock = gauge.cpu_seconds(pids), time.perf_counter()
 
     def passed() -> tuple[float, float]:
@@ -258,7 +258,7 @@ async def measure(workload: str, size: int, processes: Processes) -> Figures:
         await post_all(port, "/parked/sleeper/send", [3600.0] * size, 50)
         seconds, _ = passed()
         await asyncio.sleep(20)
-        after, cpu = gauge.memory_mb(pids), gauge.cpu_seconds(pids)
+        after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
         await asyncio.sleep(10)
         return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
     assert workload == "W7", f"Restate is not measured in {workload}"

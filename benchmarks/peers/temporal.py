@@ -192,7 +192,7 @@ async def measure(workload: str, size: int, server: subprocess.Popen[bytes], por
 
         await run(Sequence.run, 3, "warm-up")
         step_times.clear()
-        memory = gauge.memory_mb(pids)
+        memory = gauge.memory(pids)
         cpu, clock = gauge.cpu_seconds(pids), time.perf_counter()
 
         def passed() -> tuple[float, float]:
@@ -212,7 +212,7 @@ async def measure(workload: str, size: int, server: subprocess.Popen[bytes], por
             await in_turn(size, lambda number: client.start_workflow(Sleeper.run, id=f"s-{number}", task_queue=QUEUE))
             seconds, _ = passed()
             await asyncio.sleep(20)
-            after, cpu = gauge.memory_mb(pids), gauge.cpu_seconds(pids)
+            after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
             await asyncio.sleep(10)
             return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
         assert workload == "W7", f"Temporal is not measured in {workload}"
