@@ -36,8 +36,8 @@ _NOUNS: Final = (
     later={noun: f"clew.cli.{noun}:{noun}" for noun in _NOUNS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done, 2 wrong usage, 3 not allowed, 4 not found, 5 exists, 6 not now, 7 limit, "
-    "8 query failed, 9 unavailable, 10 internal; `workflow result`: 11 failed, 12 cancelled, 13 terminated, "
-    "14 timed out, 15 went on; `replay`, `deploy check`: 17 does not fit; `lint`: 1 findings.",
+    "8 query failed, 9 unavailable, 10 internal; `workflow result`, `update`: 11 failed, 12 cancelled, "
+    "13 terminated, 14 timed out, 15 went on; `replay`, `deploy check`: 17 does not fit; `lint`: 1 findings.",
 )
 @click.version_option(package_name="clew", message="clew %(version)s")
 def app() -> None:

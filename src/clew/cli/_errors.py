@@ -23,6 +23,7 @@ from clew.exceptions import (
     WorkflowFailureError,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
 )
 from clew.model.rejection import RejectionCode
 from clew.ports.store import StoreError, StoreFull, StoreInUse, StoreReadOnly, StoreUnavailable
@@ -91,6 +92,8 @@ def problem_of(error: BaseException) -> Problem:
             return _problem(str(error), code.value, CODE_TABLE[code].exit_code)
         case WorkflowFailureError():
             return _outcome(error.cause)
+        case WorkflowUpdateFailedError():
+            return _failed("The update failed", error.cause)
         case WorkflowContinuedAsNewError():
             return _problem(str(error), "continued_as_new", CONTINUED, new_run_id=error.new_execution_run_id)
         case _:
@@ -132,6 +135,10 @@ def _outcome(cause: BaseException) -> Problem:
         return _problem(f"The workflow was terminated: {cause.message}", "terminated", TERMINATED)
     if isinstance(cause, TimeoutError):
         return _problem("The workflow timed out.", "timed_out", TIMED_OUT)
+    return _failed("The workflow failed", cause)
+
+
+def _failed(what: str, cause: BaseException) -> Problem:
     from clew.converter.failure import notes_of  # Whoever starts a node has no need of converters.
 
     chain: list[dict[str, Any]] = []
@@ -142,7 +149,7 @@ def _outcome(cause: BaseException) -> Problem:
         chain.append(entry | ({"notes": added} if added else {}))
         at = at.__cause__
     text = "\n  caused by: ".join("\n  ".join([entry["message"], *entry.get("notes", ())]) for entry in chain)
-    return _problem(f"The workflow failed: {text}", "failed", FAILED, failure=chain)
+    return _problem(f"{what}: {text}", "failed", FAILED, failure=chain)
 
 
 def _problem(message: str, code: str, exit_code: int, **details: Any) -> Problem:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
+
+WATCH_SECONDS: Final = 2.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,8 +23,10 @@ def watch_option(function: F) -> F:
         "--watch",
         "-w",
         type=click.FloatRange(min=0.1),
-        metavar="SECONDS",
-        help="Print it again and again, so many seconds apart, until Ctrl-C.",
+        is_flag=False,
+        flag_value=WATCH_SECONDS,
+        metavar="[SECONDS]",
+        help=f"Print it again and again, so many seconds apart, until Ctrl-C; {WATCH_SECONDS:g} when not given.",
     )(function)
 
 

@@ -1,4 +1,5 @@
-"""``clew workflow``: list, show, describe, result; start, signal, query, cancel, terminate, reset, delete.
+"""``clew workflow``: list, show, describe, result; start, signal, query, update, cancel, terminate, reset,
+delete.
 
 Owns: these commands and their options. Never: formats (``_workflow_views``) or connections (``_connection``).
 """
@@ -28,7 +29,7 @@ from clew.cli._workflow_views import (
     print_history,
     print_new_lines,
 )
-from clew.client import Client, ResetReapplyExcludeType, ResetType, WorkflowHandle
+from clew.client import Client, ResetReapplyExcludeType, ResetType, WorkflowHandle, WorkflowUpdateStage
 from clew.client._calls import call_service
 from clew.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.events import Event
@@ -321,6 +322,47 @@ async def query(
             client.connection, client.connection.service.query_workflow, request, timeout=timedelta(seconds=timeout)
         )
     print_json(json_of(answer.result))
+
+
+@command(workflow, "update")
+@click.argument("workflow_id")
+@click.option("--name", required=True, help="Name of the update.")
+@input_options
+@_RUN_ID
+@click.option("--update-id", metavar="ID", help="Knows a repeat: it gives the first one's result. New if not given.")
+@click.option("--no-wait", is_flag=True, help="Return once it is accepted, with its id, and not with its result.")
+@click.option("--worker", metavar="MODULE:FUNCTION", help="Makes a worker from a client, to answer; see query --help.")
+@click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="Longest wait.")
+async def update(
+    place: Place, workflow_id: str, name: str, inputs: Sequence[str], input_files: Sequence[str],
+    run_id: str | None, update_id: str | None, no_wait: bool, worker: str | None, timeout: float,
+) -> None:  # fmt: skip
+    """Have a run's code do something, and print what it answers as JSON. Needs to own the store, and a worker."""
+    arguments = read_arguments(inputs, input_files)
+    async with owning(place) as client, worker_for(client, worker):
+        try:
+            async with asyncio.timeout(timeout):
+                sent = await client.get_workflow_handle(workflow_id, run_id=run_id).start_update(
+                    name,
+                    args=arguments,
+                    id=update_id,
+                    wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                    result_type=RawValue,
+                )
+                value: RawValue | None = None if no_wait else await sent.result()
+        except TimeoutError as error:
+            raise CommandError(
+                f"Update {name!r} of workflow {workflow_id!r} was not over within {timeout:g} s, and may still happen. "
+                "See `clew workflow describe` for what the run waits for; with --update-id the same update can be "
+                "asked for again.",
+                code="deadline_exceeded",
+                exit_code=9,
+            ) from error
+    if no_wait:
+        told = {"workflow_id": workflow_id, "run_id": sent.workflow_run_id, "update_id": sent.id}
+        print_json(told) if place.is_json else print(f"Update {sent.id!r} of workflow {workflow_id!r} is accepted.")
+    else:
+        _print_result(place, value)
 
 
 def _print_result(place: Place, value: RawValue | None) -> None:

@@ -7,10 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from clew.cli import main
+from clew.cli._errors import problem_of
+from clew.cli._watching import watch_option
 from clew.client import WorkflowHistory
+from clew.exceptions import ApplicationError, WorkflowUpdateFailedError
 
 
 class Cli:
@@ -234,6 +239,25 @@ def test_no_colour_where_nobody_sees_it(cli: Cli) -> None:
     cli.start("claim-1")
     assert cli("workflow", "list") == 0
     assert "\x1b[" not in cli.out
+
+
+def test_an_update_that_fails_has_an_exit_code_of_its_own_and_one_of_nobody_is_not_found(cli: Cli) -> None:
+    problem = problem_of(WorkflowUpdateFailedError(ApplicationError("the limit is 5", type="TooMany")))
+    assert (problem.exit_code, problem.message) == (11, "The update failed: TooMany: the limit is 5")
+    cli.start("claim-1")
+    assert cli("workflow", "update", "claim-2", "--name", "add") == 4
+    assert cli("workflow", "update", "claim-1", "--name", "add", "--timeout", "0.2") == 9
+    assert "may still happen" in cli.err
+
+
+@pytest.mark.parametrize(("words", "seconds"), [([], None), (["--watch"], 2.0), (["-w", "0.5"], 0.5)])
+def test_watching_needs_no_number(words: list[str], seconds: float | None) -> None:
+    @click.command
+    @watch_option
+    def look(watch: float | None) -> None:
+        click.echo(repr(watch))
+
+    assert CliRunner().invoke(look, words).output == f"{seconds!r}\n"
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,10 @@ class Greeting:
     @workflow.query
     def state(self) -> str:
         return "approved" if self.is_approved else "waiting"
+
+    @workflow.update
+    async def count(self, text: str) -> int:
+        return len(text)
 """
 
 

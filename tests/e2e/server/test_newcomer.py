@@ -23,6 +23,10 @@ def test_a_run_outlives_its_worker_and_its_server(tmp_path: Path) -> None:
             run(address, "workflow", "start", "g1", "--type", "Greeting", "--task-queue", "default", "-i", '"Ada"')
             until(lambda: waits_for_signal(address), "the workflow waits for its signal")
             assert run(address, "workflow", "query", "g1", "--name", "state") == "waiting"
+            assert run(address, "workflow", "update", "g1", "--name", "count", "-i", '"Ada"') == 3
+            known = ("workflow", "update", "g1", "--name", "count", "--update-id", "u1", "-i")
+            assert run(address, *known, '"Ada"', "--no-wait")["update_id"] == "u1"
+            assert run(address, *known, '"somebody else"') == 3, "a repeat gets the first one's result"
             with httpx.Client(base_url=url) as http:
                 assert http.get("/readyz").text == "ready\n"
                 told = http.get("/api/v1/namespaces/default/workflows/g1/history").json()["events"]
