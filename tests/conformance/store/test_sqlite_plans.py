@@ -119,6 +119,28 @@ def test_an_update_of_an_open_run_is_one_call(connection: sqlite3.Connection) ->
     assert counting.calls_count == 1
 
 
+def test_a_batch_of_starts_steps_and_ends_is_one_call(connection: sqlite3.Connection) -> None:
+    """Likewise, as a busy engine has all of them at once."""
+    committer = GroupCommitter(":memory:", TaskClaims(), AttributeNames())
+    runs = [insert(key, attention_at=T0) for key in range(1, 71)]
+    committer.commit(connection, [[(run,)] for run in runs])
+    counting: Any = Explaining(connection)
+    writes = [update(run) for run in runs[:40]] + [close(run) for run in runs[40:]]
+    writes += [insert(key) for key in range(100, 130)]
+    answers = committer.commit(counting, [[(write,)] for write in writes])
+    assert answers == [[CommitStatus.COMMITTED]] * 100
+    assert counting.calls_count == 1
+
+
+def test_the_driver_adapts_nothing_that_a_usual_batch_holds(connection: sqlite3.Connection) -> None:
+    """It binds numbers, texts and bytearrays as they are, and looks for an adapter for everything else."""
+    committer = GroupCommitter(":memory:", TaskClaims(), AttributeNames())
+    first = insert(1)
+    for write in (first, update(first), close(first)):
+        for _, values in committer.collect([(write,)]).steps():
+            assert {type(value) for value in values} <= {int, str, bytearray}
+
+
 @pytest.mark.parametrize(("later_seconds", "pages_count"), [(0, 3), (5, 5)])
 def test_a_step_touches_no_index_whose_columns_it_leaves_alone(
     tmp_path: Path, later_seconds: int, pages_count: int

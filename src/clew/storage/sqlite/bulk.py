@@ -3,7 +3,7 @@
 Owns: `BulkStatement`. Never: transactions.
 
 How it works: the rows of one statement are bound as one flat list, and the number of rows is rounded up to one of a
-few sizes with rows of NULLs, which the statement ignores, so that SQLite's compiled statements are found again. Many
+few sizes with rows of padding, which the statement ignores, so that SQLite's compiled statements are found again. Many
 rows in one call matter beside busy Python threads: see ``commit_views.sql``.
 """
 
@@ -12,16 +12,17 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256)
 ROWS_MAX: Final = _SIZES[-1]
 """With 32 columns a row this stays far below SQLite's default of 32,766 variables a statement."""
 
 
 class BulkStatement:
-    """``head (?, …), (?, …), … tail`` for any number of rows of `width` columns."""
+    """``head (?, …), (?, …), … tail`` for any number of rows of `width` columns; those added have `padding` in each."""
 
-    def __init__(self, head: str, width: int, tail: str = "") -> None:
+    def __init__(self, head: str, width: int, tail: str = "", *, padding: int | None = None) -> None:
         self.width = width
+        self._padding = padding
         row = "(" + ", ".join("?" * width) + ")"
         self._sql = {size: f"{head} {', '.join([row] * size)}{tail}" for size in _SIZES}
         self._size_for = {n: next(size for size in _SIZES if size >= n) for n in range(1, ROWS_MAX + 1)}
@@ -39,7 +40,7 @@ class BulkStatement:
             count = len(part) // width
             size = self._size_for[count]
             if size != count:
-                part = part + [None] * ((size - count) * width)
+                part = part + [self._padding] * ((size - count) * width)
             connection.execute(self._sql[size], part)
 
 

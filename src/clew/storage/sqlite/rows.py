@@ -17,6 +17,9 @@ from clew.storage.values import from_json_text, to_json_text
 from clew.storage.values import from_micros as from_micros
 from clew.storage.values import to_micros as to_micros
 
+NO_INSTANT: Final = -100_000_000_000_000_000
+"""Stands for NULL in the view ``clew_write``; before the year 1, where no instant is."""
+
 RUN_COLUMNS: Final = (
     "shard, run_key, namespace, workflow_id, run_id, version, status, attention_at, is_busy, history_length, "
     "history_size_bytes, workflow_type, task_queue, start_time, execution_time, close_time, first_execution_run_id, "
@@ -26,20 +29,20 @@ RUN_COLUMNS: Final = (
 
 
 def to_visibility_columns(v: Visibility) -> tuple[Any, ...]:
-    """The columns from ``workflow_type`` to ``search_attributes``, in the order of the view ``clew_write``."""
+    """The columns from ``workflow_type`` to ``search_attributes``, in the order and form of the view ``clew_write``."""
     return (
         v.workflow_type,
         v.task_queue,
         to_micros(v.start_time),
         to_micros(v.execution_time),
-        None if v.close_time is None else to_micros(v.close_time),
+        NO_INSTANT if v.close_time is None else to_micros(v.close_time),
         v.first_execution_run_id,
         v.parent_workflow_id,
         v.parent_run_id,
         v.root_workflow_id,
         v.root_run_id,
-        to_json_text(v.memo),
-        to_json_text(v.search_attributes),
+        to_json_text(v.memo) or "",
+        to_json_text(v.search_attributes) or "",
     )
 
 
