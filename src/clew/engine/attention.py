@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -49,7 +50,10 @@ DUE_AT_ONCE_MAX: Final = 500
 """Runs woken in one turn of the loop, so that a herd of timers does not block everything else."""
 
 LOADED_TOGETHER: Final = 64
-"""Runs read by one call of the store."""
+"""Runs read by one call of the store, one call at a time: while one is under way the runs for the next gather."""
+
+READ_AHEAD: Final = timedelta(milliseconds=20)
+"""With a run that is due come those that will be so soon: in a crowd each would be read alone otherwise."""
 
 HISTORY_BYTES_MAX: Final = 32 * 1024
 """A history up to this comes with its run: most likely no worker has the run cached, and one will need all of it."""
@@ -82,6 +86,9 @@ class Attention:
         """Closed runs that still have an entry in the heap."""
         self._stale: dict[int, datetime] = {}
         """Runs that left memory with this instant armed, at which nothing will be due."""
+        self._absent: deque[tuple[int, int, datetime]] = deque()
+        """Due runs to be read from the store: shard, run key, and the instant at which they were to be looked at."""
+        self._is_reading = False
         self._horizon_end = datetime.min.replace(tzinfo=UTC) + HORIZON
         self._scanned_at = self._horizon_end
         self._timer: Cancellable | None = None
@@ -188,7 +195,6 @@ class Attention:
             self._background.spawn(self._scan_then_arm())
         heap = self._heap
         count = 0
-        absent: list[tuple[int, int, datetime]] = []
         while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
             when, run_key, shard = heapq.heappop(heap)
             if run_key in self._over:
@@ -200,11 +206,12 @@ class Attention:
             count += 1
             entry = self._cache.get(run_key)
             if entry is None:
-                absent.append((shard, run_key, when))
+                self._absent.append((shard, run_key, when))
             else:
                 self._look(entry, when, now)
-        for start in range(0, len(absent), LOADED_TOGETHER):
-            self._background.spawn(self._load_and_look(absent[start : start + LOADED_TOGETHER]))
+        if self._absent and not self._is_reading:
+            self._is_reading = True
+            self._background.spawn(self._read_absent())
         self._arm_timer()
 
     def _look(self, entry: RunEntry, when: datetime, now: datetime) -> None:
@@ -219,6 +226,25 @@ class Attention:
         if (due is None or due > now + PARKED_FROM) and not (entry.is_needed or entry.is_discarded):
             self._cache.drop_unneeded(entry)
 
+    async def _read_absent(self) -> None:
+        try:
+            while self._absent and not self._is_closed:
+                await self._load_and_look(self._take_absent())
+        finally:
+            self._is_reading = False
+
+    def _take_absent(self) -> list[tuple[int, int, datetime]]:
+        """What is read next; if that is less than comes together, also what is due soon."""
+        absent, heap, soon = self._absent, self._heap, self._clock.now() + READ_AHEAD
+        taken = [absent.popleft() for _ in range(min(len(absent), LOADED_TOGETHER))]
+        while len(taken) < LOADED_TOGETHER and heap and heap[0][0] <= soon:
+            when, run_key, shard = heap[0]
+            if run_key in self._over or run_key in self._stale or self._cache.get(run_key) is not None:
+                break
+            heapq.heappop(heap)
+            taken.append((shard, run_key, when))
+        return taken
+
     async def _load_and_look(self, runs: list[tuple[int, int, datetime]]) -> None:
         """Look at runs that are not in memory, given with the instants at which they were to be looked at."""
         instants = {run_key: when for _, run_key, when in runs}
@@ -230,7 +256,6 @@ class Attention:
                 for shard, run_key, _ in runs:
                     self.arm_again_later(shard, run_key)
                 return
-            again: list[tuple[int, int, datetime]] = []
             for loaded in found:
                 row = loaded.row
                 when = instants[row.run_key]
@@ -240,11 +265,9 @@ class Attention:
                     logger.error("attention.run_unreadable run_key=%s error=%s", row.run_key, error)
                     continue
                 if entry is None:
-                    again.append((row.shard, row.run_key, when))
+                    self._absent.append((row.shard, row.run_key, when))
                 elif not self._is_closed:
                     self._look(entry, when, self._clock.now())
-        if again and not self._is_closed:
-            self._background.spawn(self._load_and_look(again))
 
     async def _scan_then_arm(self) -> None:
         await self._scan()

@@ -214,3 +214,47 @@ async def test_a_run_that_left_memory_while_it_was_read_is_read_again() -> None:
     await bench.clock.go_to(NOW + timedelta(seconds=11))
     assert bench.store.loads_count == 2
     assert [entry.run_key for entry in bench.woken] == [101, 100]
+
+
+async def test_what_is_due_soon_is_read_with_what_is_due_and_woken_in_its_time() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    dues = [NOW + timedelta(seconds=10), NOW + timedelta(seconds=10, milliseconds=15), NOW + timedelta(seconds=11)]
+    bench.store.others = [sleeping(run_key, due) for run_key, due in enumerate(dues, 100)]
+    for row, due in zip(bench.store.others, dues, strict=True):
+        bench.attention._push(due, row.run_key, row.shard)
+    await bench.clock.go_to(dues[0])
+    assert [entry.run_key for entry in bench.woken] == [100]
+    assert bench.cache.get(101) is not None
+    assert bench.cache.get(102) is None
+    await bench.clock.go_to(dues[1])
+    assert [entry.run_key for entry in bench.woken] == [100, 101]
+    assert bench.store.loads_count == 1
+    await bench.clock.go_to(dues[2])
+    assert [entry.run_key for entry in bench.woken] == [100, 101, 102]
+    assert bench.store.loads_count == 2
+
+
+async def test_runs_gather_while_others_are_read() -> None:
+    bench = Bench()
+    await bench.attention.start()
+    is_answered = asyncio.Event()
+    load_runs = bench.store.load_runs
+
+    async def slowly(runs: Any, history_bytes_max: int) -> Any:
+        found = await load_runs(runs, history_bytes_max)
+        await is_answered.wait()
+        return found
+
+    bench.store.load_runs = slowly
+    dues = [NOW + timedelta(seconds=10 + number) for number in range(4)]
+    bench.store.others = [sleeping(run_key, due) for run_key, due in enumerate(dues, 100)]
+    for row, due in zip(bench.store.others, dues, strict=True):
+        bench.attention._push(due, row.run_key, row.shard)
+    await bench.clock.go_to(dues[-1])
+    assert bench.store.loads_count == 1
+    is_answered.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.store.loads_count == 2
+    assert [entry.run_key for entry in bench.woken] == [100, 101, 102, 103]
