@@ -3,7 +3,8 @@
 Owns: one function a law, over what was committed and what clients saw. Never: asks the engine.
 
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
-raises `LawBroken`. The mutations of ``planted`` show that each of them can fail.
+raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks``. The mutations of
+``planted`` show that each of them can fail.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
 from clew.workflow._definition import Definition
 from tests.simulation.clients import Call, value_of
+from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
 from tests.simulation.outside import BALANCE
 from tests.simulation.programs import QUEUE, Program, Register, expected
-from tests.simulation.record import LawBroken, RunLog
+from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.world import World
 
 COMPLETED = WorkflowExecutionStatus.COMPLETED
+RETRY, CRON = e.ContinueAsNewInitiator.RETRY, e.ContinueAsNewInitiator.CRON_SCHEDULE
 DEFINITIONS = {d.name: d for d in (Definition.must_from_class(Program), Definition.must_from_class(Register))}
 CHILD_ENDS = (
     e.ChildWorkflowExecutionCompleted,
@@ -35,12 +38,6 @@ CHILD_ENDS = (
     e.ChildWorkflowExecutionCanceled,
     e.ChildWorkflowExecutionTimedOut,
     e.ChildWorkflowExecutionTerminated,
-)
-ACTIVITY_ENDS = (
-    e.ActivityTaskCompleted,
-    e.ActivityTaskFailed,
-    e.ActivityTaskTimedOut,
-    e.ActivityTaskCanceled,
 )
 EXPECTED_REFUSALS = frozenset(
     {
@@ -58,10 +55,17 @@ EXPECTED_REFUSALS = frozenset(
 RESET_REFUSALS = frozenset({"invalid_argument", "workflow_busy"})
 """Refusals of a reset alone: of a run that has completed no task, or that is started over all the time."""
 
+DELETE_REFUSALS = frozenset({"workflow_not_closed", "workflow_closing"})
+COMPLETE_REFUSALS = frozenset({"activity_not_found"})
+"""Refusals of a completion by somebody else: it came too late, or a second time."""
+
+REFUSALS = {"reset": RESET_REFUSALS, "delete": DELETE_REFUSALS, "complete": COMPLETE_REFUSALS}
+
 OUTLIVING_STEPS = frozenset({"child", "failing_child", "leave", "renew"})
 """Steps that leave behind what a reset does not take back: a child that runs on, a run with keys of its own."""
 
 DISTURBING_CALLS = frozenset({"cancel", "terminate"})
+DISTURBING_VALUES = frozenset({"run_timeout", "execution_timeout", "cron"})
 DISTURBING_STEPS = frozenset({"stop", "fail"})
 
 
@@ -77,8 +81,11 @@ def check_all(world: World) -> None:
 def check_disk_holds_the_record(world: World) -> None:
     """No committed event has changed, and every snapshot is the one that was committed last."""
     stored = {row.run_key: (row, batches) for row, batches in world.disk.contents()}
-    _require(stored.keys() == world.record.runs.keys(), "law 1", "runs on the disk are not those that were committed")
+    kept = {key for key, run in world.record.runs.items() if not run.is_deleted}
+    _require(stored.keys() == kept, "law 1", "runs on the disk are not those that were committed")
     for run in world.record.runs.values():
+        if run.is_deleted:
+            continue
         row, batches = stored[run.run_key]
         events = [event for batch in batches for event in e.decode_events(batch.events)]
         _require(events == run.events, "law 1", f"stored events of {run.workflow_id} are not those that were committed")
@@ -117,7 +124,7 @@ def check_acknowledged_calls(world: World) -> None:
                 "law 3",
                 f"{call} was answered, and is not recorded",
             )
-        if call.action.kind in ("update", "write", "swap") and call.answer.outcome.failure is None:
+        if call.action.kind in ("update", "write", "swap", "update_with_start") and call.answer.outcome.failure is None:
             _require(
                 len(record.updates_of(values["id"], call.request_id)) >= 1,
                 "law 3",
@@ -128,7 +135,7 @@ def check_acknowledged_calls(world: World) -> None:
 def check_refusals(world: World) -> None:
     """No call is refused for a reason that it did not give."""
     for call in _calls(world):
-        expected_here = EXPECTED_REFUSALS | (RESET_REFUSALS if call.action.kind == "reset" else frozenset())
+        expected_here = EXPECTED_REFUSALS | REFUSALS.get(call.action.kind, frozenset())
         _require(call.refusal in expected_here, "law 11", f"{call} was refused as {call.refusal}")
 
 
@@ -159,6 +166,9 @@ def check_starts_are_once(world: World) -> None:
     twice = [key for key, count in first.items() if count > 1]
     # A repeat is known by the latest run of its id; after another start it may count again (semantics 1.1).
     twice = [key for key in twice if len(_firsts(world, key[0])) == first[key]]
+    # Nor after a deletion: who was deleted is forgotten, with what was asked of it.
+    deleted = {run.workflow_id for run in world.record.runs.values() if run.is_deleted}
+    twice = [key for key in twice if key[0] not in deleted]
     _require(not twice, "law 3", f"started more than once by one request: {twice}")
 
 
@@ -313,13 +323,9 @@ def check_once_is_once(world: World) -> None:
     """An activity that may be tried once never begins again (semantics 0.4)."""
     if _has_resets(world):  # Done again behind the point, under the same key, as the step is.
         return
-    for key, values in world.outside.inputs.items():
-        if values.get("do") == "once":
-            _require(
-                world.outside.begun[key] <= 1,
-                "law 6",
-                f"an activity for one attempt began {world.outside.begun[key]} times",
-            )
+    for (key, _), times in world.outside.begun.items():
+        if world.outside.inputs[key].get("do") == "once":
+            _require(times <= 1, "law 6", f"an activity for one attempt began {times} times")
 
 
 def check_signals_to_others(world: World) -> None:
@@ -412,7 +418,7 @@ def check_keys_over_resets(world: World) -> None:
 
 def check_results(world: World) -> None:
     """A completed run counted each of its steps, and took in each of its signals and updates, once."""
-    for chain in _chains(world).values():
+    for chain in map(_since_it_began_anew, _chains(world).values()):
         last = chain[-1]
         if last.status is not COMPLETED or _started(last).workflow_type != "Program":
             continue
@@ -433,6 +439,7 @@ def check_results(world: World) -> None:
             "law 3",
             f"{last.workflow_id} took {result['signals']} of {signals}",
         )
+        _require(result["order"] == signals, "law 2", f"{last.workflow_id} was told {result['order']}; sent: {signals}")
         # An update that comes with the last task may be handled after `run` has returned, and so miss the result.
         done = Counter(
             value_of(ev.outcome.result)
@@ -449,6 +456,8 @@ def check_undisturbed_runs_complete(world: World) -> None:
     if _is_disturbed(world):
         return
     for chain in _chains(world).values():
+        if _started(chain[-1]).cron_schedule:
+            continue
         status = chain[-1].status
         _require(
             status is COMPLETED, "law 6", f"{chain[-1].workflow_id} ended as {status.value}: {chain[-1].events[-1]}"
@@ -537,6 +546,12 @@ def _chains(world: World) -> dict[str, list[RunLog]]:
     return chains
 
 
+def _since_it_began_anew(chain: list[RunLog]) -> list[RunLog]:
+    """The runs of a chain from its last retry, or return by a schedule, on: what was before counts there no more."""
+    first = max((index for index, run in enumerate(chain) if _started(run).initiator in (RETRY, CRON)), default=0)
+    return chain[first:]
+
+
 def _seam(run: RunLog) -> e.WorkflowTaskFailed | None:
     """The event by which a reset made this very run; None when it was not made so."""
     for event in run.events:
@@ -554,6 +569,8 @@ def _is_disturbed(world: World) -> bool:
     policies = {call.action.values.get("policy") for call in _calls(world)}
     if kinds & DISTURBING_CALLS or "replace" in policies:
         return True
+    if any(DISTURBING_VALUES & call.action.values.keys() for call in _calls(world)):
+        return True
     steps = DISTURBING_STEPS | {"leave"} | (OUTLIVING_STEPS if "reset" in kinds else frozenset())
     return any(_has_step(call.action.values.get("program"), steps) for call in _calls(world))
 
@@ -569,6 +586,7 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-CHECKS: tuple[Callable[[World], None], ...] = tuple(
-    value for name, value in sorted(globals().items()) if name.startswith("check_") and name != "check_all"
+CHECKS: tuple[Callable[[World], None], ...] = (
+    *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name != "check_all"),
+    *LIFE_CHECKS,
 )

@@ -15,13 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clew.converter import DataConverter, to_stored_payloads
-from clew.model.events import UpdateRequest, WorkflowTaskCompleted
-from clew.model.policies import WorkflowIDConflictPolicy
+from clew.model.events import ZERO, UpdateRequest, WorkflowTaskCompleted
+from clew.model.inputs import CompleteActivityRequest
+from clew.model.policies import RetryPolicy, WorkflowIDConflictPolicy
 from clew.service import requests as r
 from clew.service.errors import RPCError
+from clew.service.operations import DeleteWorkflowRequest
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.plan import Action
-from tests.simulation.programs import QUEUE
+from tests.simulation.programs import QUEUE, policy_of, seconds_of
 from tests.simulation.wire import Wire
 
 CONVERTER = DataConverter.default.payload_converter
@@ -126,6 +128,10 @@ class SimClient:
                 namespace="default", workflow_id=values["id"], workflow_type="Program", task_queue=QUEUE,
                 request_id=call.request_id, input=stored(values["program"]),
                 id_conflict_policy=POLICIES[values.get("policy", "")],
+                workflow_run_timeout=seconds_of(values, "run_timeout") or ZERO,
+                workflow_execution_timeout=seconds_of(values, "execution_timeout") or ZERO,
+                retry_policy=stored_policy(values["retry"]) if "retry" in values else None,
+                cron_schedule=values.get("cron", ""),
             )
         )  # fmt: skip
 
@@ -158,6 +164,43 @@ class SimClient:
         )  # fmt: skip
         request = r.SignalWithStartRequest(start=start, signal_name="add", signal_input=stored(values["number"]))
         return await self.wire.signal_with_start(request)
+
+    async def _do_update_with_start(self, call: Call, values: dict[str, Any]) -> Any:
+        start = r.StartWorkflowRequest(
+            namespace="default", workflow_id=values["id"], workflow_type="Program", task_queue=QUEUE,
+            request_id=call.request_id, input=stored(values["program"]), id_conflict_policy=POLICIES["use"],
+        )  # fmt: skip
+        update = UpdateRequest(update_id=call.request_id, name="push", input=stored(values["number"]))
+        asked = r.UpdateWorkflowRequest(namespace="default", workflow_id=values["id"], request=update)
+        answer = await self.wire.update_with_start(r.UpdateWithStartRequest(start=start, update=asked))
+        response = answer.update
+        while response.outcome is None:
+            response = await self.wire.update_workflow(asked)
+        return response
+
+    async def _do_complete(self, call: Call, values: dict[str, Any]) -> Any:
+        """What somebody does who was given the token of an attempt."""
+        request = CompleteActivityRequest(
+            token=values["task"].token, result=stored(values["result"]), identity=self.name
+        )
+        return await self.wire.complete_activity(request)
+
+    async def _do_delete(self, call: Call, values: dict[str, Any]) -> Any:
+        run_id = ""
+        if values["of"] == "first":
+            run_id = (await self._do_describe(call, values)).info.first_execution_run_id
+        return await self.wire.delete_workflow(
+            DeleteWorkflowRequest(namespace="default", workflow_id=values["id"], run_id=run_id)
+        )
+
+    async def _do_look(self, call: Call, values: dict[str, Any]) -> Any:
+        """Look for a run that was deleted."""
+        return await self.wire.describe_workflow(
+            r.DescribeWorkflowRequest(namespace="default", workflow_id=values["id"], run_id=values["run_id"])
+        )
+
+    async def _do_end_cron(self, call: Call, values: dict[str, Any]) -> Any:
+        return await self._do_terminate(call, values)
 
     async def _do_cancel(self, call: Call, values: dict[str, Any]) -> Any:
         return await self.wire.request_cancel_workflow(
@@ -245,6 +288,17 @@ class SimClient:
             if page.events:
                 return page
             next_id = page.next_event_id or next_id
+
+
+def stored_policy(values: dict[str, Any]) -> RetryPolicy:
+    """A retry policy as the engine takes it."""
+    policy = policy_of(values)
+    return RetryPolicy(
+        initial_interval=policy.initial_interval,
+        backoff_coefficient=policy.backoff_coefficient,
+        maximum_interval=policy.maximum_interval,
+        maximum_attempts=policy.maximum_attempts,
+    )
 
 
 def stored(*values: Any) -> Any:

@@ -23,7 +23,16 @@ from typing import Any, Protocol
 import msgspec
 
 from clew.ports.clock import Clock
-from clew.ports.store import CommitStatus, HistoryBatch, RunRow, RunWrite, Store, StoreFull, StoreUnavailable
+from clew.ports.store import (
+    CommitStatus,
+    Deletion,
+    HistoryBatch,
+    RunRow,
+    RunWrite,
+    Store,
+    StoreFull,
+    StoreUnavailable,
+)
 from clew.storage.sqlite import reads, tasks, writes
 from clew.storage.sqlite.commit import GroupCommitter
 from clew.storage.sqlite.connection import MEMORY, connect_writer
@@ -201,6 +210,7 @@ class NodeStore:
         faults: Gives the present faults.
         is_full: Whether there is no room now.
         on_commit: Told each unit and how it went, when it is durable.
+        on_delete: Told the key of each run that is gone.
         crash: Ends the node.
     """
 
@@ -215,6 +225,7 @@ class NodeStore:
         faults: Callable[[], StoreFaults],
         is_full: Callable[[], bool],
         on_commit: CommitSeen,
+        on_delete: Callable[[int], None],
         crash: Callable[[str], None],
     ) -> None:
         self.shard_count = store.shard_count
@@ -226,6 +237,7 @@ class NodeStore:
         self._faults = faults
         self._is_full = is_full
         self._on_commit = on_commit
+        self._on_delete = on_delete
         self._crash = crash
         self._last_at = 0.0
         self._last_commit: asyncio.Future[Any] | None = None
@@ -312,6 +324,8 @@ class NodeStore:
         if error is None and name == "commit_if_current":
             for unit, status in zip(args[0], done.result(), strict=True):
                 self._on_commit(unit, status)
+        if error is None and name == "delete_run" and done.result() is Deletion.DELETED:
+            self._on_delete(args[1])
         self._loop.note(f"{self._lane.name} {name} {fate} {'' if error is None else error!r}")
         if fate == "crash_after":
             self._crash(f"after {name}")

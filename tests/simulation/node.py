@@ -43,6 +43,7 @@ class Node:
         faults: Callable[[], StoreFaults],
         is_full: Callable[[], bool],
         on_commit: CommitSeen,
+        on_delete: Callable[[int], None],
         on_ready: Callable[[Node], None],
         on_dead: Callable[[Node], None],
         hints: HintBus | None = None,
@@ -60,6 +61,7 @@ class Node:
         self._faults = faults
         self._is_full = is_full
         self._on_commit = on_commit
+        self._on_delete = on_delete
         self._on_ready = on_ready
         self._on_dead = on_dead
         self._hints = hints
@@ -83,6 +85,7 @@ class Node:
             faults=self._faults,
             is_full=self._is_full,
             on_commit=self._on_commit,
+            on_delete=self._on_delete,
             crash=self.crash,
         )
         engine = Engine(

@@ -7,6 +7,7 @@ and that nobody acts on what is not durable. Never: trusts the engine for any of
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from clew.model.events import ActivityTaskScheduled
@@ -26,14 +27,25 @@ class Outside:
     Args:
         accounts: Of the bank.
         record: What is durable.
+        time: The loop's clock.
     """
 
-    def __init__(self, accounts: tuple[str, ...], record: Record) -> None:
+    def __init__(self, accounts: tuple[str, ...], record: Record, time: Callable[[], float]) -> None:
         self._record = record
+        self._time = time
+        self.hand_over: Callable[[ActivityTask, str, dict[str, Any]], None] = lambda *_: None
+        """Takes an attempt that its worker leaves to somebody else."""
+        self.attempts: dict[tuple[str, int, int], float] = {}
+        """By run id, scheduled event and attempt: when it began first."""
+        self.failed: dict[tuple[str, int, int], float] = {}
+        """Likewise: when its failure was sent, which the engine then said it had taken."""
+        self.local_failed: dict[tuple[str, str, str, int], float] = {}
+        """By worker, run id, activity and attempt: when a local attempt failed."""
         self.balances = dict.fromkeys(accounts, BALANCE)
         self.done: dict[str, tuple[Any, int]] = {}
         """What took effect under each key, and what was answered."""
-        self.begun: Counter[str] = Counter()
+        self.begun: Counter[tuple[str, str]] = Counter()
+        """By idempotency key and run id."""
         self.inputs: dict[str, dict[str, Any]] = {}
         self.owners: dict[str, tuple[str, str]] = {}
         self.keys: dict[tuple[str, str, str], set[str]] = {}
@@ -43,7 +55,10 @@ class Outside:
 
     def note_begin(self, task: ActivityTask, key: str, values: dict[str, Any], asked_in: TaskToken | None) -> None:
         """An attempt begins; that of a local step was asked for in a workflow task."""
-        self.begun[key] += 1
+        self.begun[key, task.token.run_id] += 1
+        if asked_in is None:
+            attempt = (task.token.run_id, task.token.scheduled_event_id, task.attempt)
+            self.attempts.setdefault(attempt, self._time())
         self.inputs[key] = values
         owner = (task.token.workflow_id, task.activity_id)
         if self.owners.setdefault(key, owner) != owner:
@@ -65,6 +80,23 @@ class Outside:
         """The engine took, or refused, the completion of an attempt."""
         if error is None:
             self.taken[task.token.run_id, task.token.scheduled_event_id] = task.attempt
+
+    def note_failure(self, task: ActivityTask, sent_at: float) -> None:
+        """The engine took the failure of an attempt."""
+        self.failed[task.token.run_id, task.token.scheduled_event_id, task.attempt] = sent_at
+
+    def note_local(self, worker: str, task: ActivityTask, pause: Callable[[int], float]) -> None:
+        """A local attempt begins, on a worker that must have waited since the one before it failed."""
+        before = self.local_failed.get((worker, task.token.run_id, task.activity_id, task.attempt - 1))
+        if before is not None and self._time() < before + pause(task.attempt - 1) - 1e-6:
+            self.complaints.append(
+                f"law 8: attempt {task.attempt} of local {task.activity_id} begins {self._time() - before:g} s after "
+                "the one before it failed"
+            )
+
+    def note_local_failure(self, worker: str, task: ActivityTask) -> None:
+        """A local attempt fails."""
+        self.local_failed[worker, task.token.run_id, task.activity_id, task.attempt] = self._time()
 
     def move(self, key: str, account: str, change: int) -> int:
         """Change a balance, once a key."""

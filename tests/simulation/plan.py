@@ -15,6 +15,7 @@ import msgspec
 
 from tests.simulation.ahead import is_early, with_early_tasks
 from tests.simulation.disks import StoreFaults
+from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
 from tests.simulation.wire import WireFaults
 
 STEP_KINDS = (
@@ -119,7 +120,9 @@ def make_plan(seed: int, store: str = "") -> Plan:
     )
     if is_early(seed):
         plan = with_early_tasks(plan, Action)
-    return with_resets(plan) if seed % RESETS_SHARE == RESETS_SHARE - 1 else plan
+    if seed % RESETS_SHARE == RESETS_SHARE - 1:
+        return with_resets(plan)
+    return with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
 
 
 def with_resets(plan: Plan) -> Plan:

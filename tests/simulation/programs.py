@@ -33,6 +33,8 @@ class Program:
     def __init__(self, program: dict[str, Any]) -> None:
         self.total: int = program.get("total", 0)
         self.signals: list[int] = list(program.get("signals", ()))
+        self.order: list[int] = list(program.get("order", ()))
+        """Signals in the order in which their handlers began; those of `signals` are done."""
         self.updates: list[int] = list(program.get("updates", ()))
         self.patches = 0
         self.is_named: bool = program.get("is_named", False)
@@ -46,13 +48,15 @@ class Program:
             if step["do"] == "renew":
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 rest = {**program, "steps": steps[position + 1 :], "total": self.total}
-                workflow.continue_as_new({**rest, "signals": self.signals, "updates": self.updates})
+                more = {"signals": self.signals, "order": self.order, "updates": self.updates}
+                workflow.continue_as_new({**rest, **more})
             self.total += await self.do(step)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        return {"total": self.total, "signals": self.signals, "updates": self.updates}
+        return {"total": self.total, "signals": self.signals, "order": self.order, "updates": self.updates}
 
     @workflow.signal
     async def add(self, value: int) -> None:
+        self.order.append(value)
         if value % 3 == 0:
             await asyncio.sleep(0.2)
         self.signals.append(value)
@@ -102,6 +106,26 @@ class Program:
             if workflow.cancellation_reason() is not None:
                 raise
             return 0
+
+    async def do_limited(self, step: dict[str, Any]) -> int:
+        """An activity with timeouts and a policy of its own, which may come to nothing."""
+        try:
+            given: int = await workflow.execute_activity(
+                "outer" if step["do"] == "outer" else "work", step, result_type=int, activity_id=step["name"],
+                start_to_close_timeout=timedelta(seconds=step["start_to_close"]),
+                schedule_to_close_timeout=seconds_of(step, "schedule_to_close"),
+                schedule_to_start_timeout=seconds_of(step, "schedule_to_start"),
+                heartbeat_timeout=seconds_of(step, "heartbeat"), retry_policy=policy_of(step["retry"]),
+            )  # fmt: skip
+        except ActivityError:
+            if workflow.cancellation_reason() is not None:
+                raise
+            return 0
+        return given
+
+    async def do_outer(self, step: dict[str, Any]) -> int:
+        """The same, and somebody else completes it."""
+        return await self.do_limited(step)
 
     async def do_local(self, step: dict[str, Any]) -> int:
         given: int = await workflow.execute_local_activity(
@@ -230,6 +254,28 @@ class Register:
         return True
 
 
+def seconds_of(values: dict[str, Any], name: str) -> timedelta | None:
+    """A timeout of a step or a start; None when it has none."""
+    return timedelta(seconds=values[name]) if name in values else None
+
+
+def policy_of(values: dict[str, float]) -> RetryPolicy:
+    """A retry policy as plans write it."""
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=values["initial"]),
+        backoff_coefficient=values["coefficient"],
+        maximum_interval=timedelta(seconds=values["longest"]),
+        maximum_attempts=int(values["attempts"]),
+    )
+
+
+def pause_after(policy: RetryPolicy, attempt: int) -> float:
+    """Seconds between the failure of an attempt and the next, by the policy."""
+    longest = policy.maximum_interval or policy.initial_interval * 100
+    pause = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** (attempt - 1)
+    return min(pause, longest.total_seconds())
+
+
 def expected(steps: list[dict[str, Any]]) -> tuple[int, int] | None:
     """The least and the greatest total of a program; None when it fails."""
     low = high = 0
@@ -238,7 +284,7 @@ def expected(steps: list[dict[str, Any]]) -> tuple[int, int] | None:
         match step["do"]:
             case "act" | "local" | "sleep" | "patch":
                 low, high = low + value, high + value
-            case "once" | "race":
+            case "once" | "race" | "limited" | "outer":
                 high += value
             case "all" | "branch":
                 inner = expected(step["steps"])

@@ -37,6 +37,9 @@ class RunLog:
         self.events: list[e.Event] = []
         self.state_bytes = b""
         self.items: dict[tuple[int, int], PendingItem] = {}
+        self.closed_at = 0.0
+        """When its close was durable, on the loop's clock."""
+        self.is_deleted = False
 
     def state(self) -> ExecutionState:
         """The snapshot that was stored last."""
@@ -53,10 +56,12 @@ class Record:
 
     Args:
         now: What every clock of this world says, if all say the same: then no event can be of a later moment.
+        time: The loop's clock.
     """
 
-    def __init__(self, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, now: Callable[[], datetime] | None = None, time: Callable[[], float] = float) -> None:
         self._now = now
+        self._time = time
         self.runs: dict[int, RunLog] = {}
         self.by_run_id: dict[str, RunLog] = {}
         self.open_runs: dict[str, int] = {}
@@ -87,6 +92,8 @@ class Record:
             if write.run_id in self.by_run_id:
                 raise LawBroken(f"law 1: run id {write.run_id} is given twice")
             run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write)
+        if run.is_deleted:
+            raise LawBroken(f"law 1: {run.workflow_id} was deleted, and is written")
         if write.expected_version != run.version:
             raise LawBroken(
                 f"law 2: a write of run {run.workflow_id} decided on version {write.expected_version} was committed "
@@ -95,6 +102,8 @@ class Record:
         run.version = write.version
         for batch in write.batches:
             self._note_events(run, list(e.decode_events(batch.events)), batch.first_event_id, batch.last_event_id)
+        if run.is_open and not write.status.is_open:
+            run.closed_at = self._time()
         run.status = write.status
         run.state_bytes = write.state
         for key in write.items_delete:
@@ -120,6 +129,13 @@ class Record:
             self.open_runs[write.workflow_id] = write.run_key
         elif before == write.run_key:
             del self.open_runs[write.workflow_id]
+
+    def note_deletion(self, run_key: int) -> None:
+        """A run is gone from the store."""
+        run = self.runs[run_key]
+        if run.is_open or run.is_deleted:
+            self.broken.append(f"law 1: {run.workflow_id} was deleted, and was {run.status.value}")
+        run.is_deleted = True
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -157,6 +173,16 @@ class Record:
             for event in run.events[-1:]
         )
 
+    def has_outcome(self, run_id: str, scheduled_event_id: int) -> bool:
+        """Whether the outcome of an activity is recorded, or its run is over."""
+        run = self.by_run_id.get(run_id)
+        if run is None or not run.is_open:
+            return run is not None
+        events = [*run.events, *run.state().buffered_events]
+        return any(
+            isinstance(event, ACTIVITY_ENDS) and event.scheduled_event_id == scheduled_event_id for event in events
+        )
+
     def updates_of(self, workflow_id: str, update_id: str) -> list[e.WorkflowExecutionUpdateCompleted]:
         """The recorded outcomes of an update."""
         return [
@@ -190,6 +216,14 @@ CLOSES = (
     e.WorkflowExecutionCanceled,
     e.WorkflowExecutionTerminated,
     e.WorkflowExecutionContinuedAsNew,
+)
+
+
+ACTIVITY_ENDS = (
+    e.ActivityTaskCompleted,
+    e.ActivityTaskFailed,
+    e.ActivityTaskTimedOut,
+    e.ActivityTaskCanceled,
 )
 
 

@@ -35,7 +35,7 @@ from clew.workflow._definition import Definition
 from tests.simulation.clock import EPOCH
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.outside import Outside
-from tests.simulation.programs import QUEUE, Program, Register
+from tests.simulation.programs import FAST_RETRY, QUEUE, Program, Register, pause_after
 from tests.simulation.wire import SessionEnd, Wire
 
 CONVERTER = DataConverter.default.payload_converter
@@ -177,11 +177,16 @@ class SimWorker:
         values = CONVERTER.from_stored(task.input[0], dict)
         key = (task.token.run_key, task.token.lease_id)
         beat = None
-        if task.heartbeat_timeout:
+        if task.heartbeat_timeout and not values.get("is_mute"):
             beat = self.loop.create_task(self._heartbeats(task))
         report: Any
         try:
             value = await self.perform(task, values)
+            if task.activity_type == "outer":
+                self._outside.hand_over(task, task.idempotency_key, values)
+                if session is not None:
+                    session.grant(activity_tasks=1)
+                return
             report = CompleteActivityRequest(
                 token=task.token, result=to_stored_payloads(CONVERTER, [value]), identity=self.name
             )
@@ -198,12 +203,20 @@ class SimWorker:
             FailActivityRequest: "fail_activity",
             CancelActivityRequest: "cancel_activity",
         }[type(report)]
+        sent_at = self.loop.time()
+
+        def on_verdict(error: BaseException | None) -> None:
+            if call == "complete_activity":
+                self._outside.note_verdict(task, error)
+            elif call == "fail_activity" and error is None:
+                self._outside.note_failure(task, sent_at)
+
         Report(
             self.loop,
             getattr(self.wire, call),
             report,
             task.activity_id,
-            lambda error: self._outside.note_verdict(task, error) if call == "complete_activity" else None,
+            on_verdict,
             give_up_after=REPORT_SECONDS_MAX,
         ).send()
         if session is not None:
@@ -214,10 +227,16 @@ class SimWorker:
         takes = values.get("takes", 0.0)
         key = task.idempotency_key if local is None else local.make_key()
         self._outside.note_begin(task, key, values, None if local is None else local.token)
+        if local is not None:
+            self._outside.note_local(self.name, task, lambda attempt: pause_after(FAST_RETRY, attempt))
         if takes:
             await asyncio.sleep(takes * (0.5 + self._chance.random()))
         if task.attempt <= values.get("fails", 0):
+            if local is not None:
+                self._outside.note_local_failure(self.name, task)
             raise _Failed(Failure(message="as the program says", info=ApplicationInfo(type="Planned")))
+        if task.activity_type == "outer":
+            return 0
         if task.activity_type == "bank":
             return self._outside.move(key, values["account"], values["change"])
         return self._outside.count(key, values["value"])

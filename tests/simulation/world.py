@@ -11,6 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from clew.service.requests import ActivityTask
 from tests.simulation.clients import Call, SimClient, value_of
 from tests.simulation.clock import SimClock
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
@@ -68,8 +71,10 @@ class World:
         if keeps_log:
             self.loop.log = []
         has_one_time = not plan.skew and all(fault.kind != "jump_clock" for fault in plan.faults)
-        self.record = Record(SimClock(self.loop).now if has_one_time else None)
-        self.outside = Outside(ACCOUNTS, self.record)
+        self.has_one_time = has_one_time
+        self.record = Record(SimClock(self.loop).now if has_one_time else None, self.loop.time)
+        self.outside = Outside(ACCOUNTS, self.record, self.loop.time)
+        self.outside.hand_over = self._hand_over
         self.disk: Disk = SqliteDisk(self.loop)
         if plan.store == "model":
             self.disk = ModelDisk(self.loop, plan.nodes, plan.shards)
@@ -152,12 +157,29 @@ class World:
         """Faults are over: whoever waits for something that only a client ends is told to end."""
         if any(action.kind == "start_register" for action in self.plan.calls):
             self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+        self._end_cron()
         self.loop.post(self.loop.root, 60.0, self._cut_short)
 
     def _cut_short(self) -> None:
-        """Once more, for a register that was started by a call which came late."""
+        """Once more, for what was started by a call which came late."""
         if "register" in self.record.open_runs:
             self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+        self._end_cron()
+
+    def _end_cron(self) -> None:
+        """Runs that come back by themselves are ended."""
+        for action in self.plan.calls:
+            if "cron" in action.values and action.values["id"] in self.record.open_runs:
+                self._call(Action(at=0.0, kind="end_cron", values={"id": action.values["id"]}))
+
+    def _hand_over(self, task: ActivityTask, key: str, values: dict[str, Any]) -> None:
+        """Somebody else has the token of this attempt, and completes it some time later, or never."""
+        if values["after"] is not None:
+            result = self.outside.count(key, values["value"])
+            who = self._calls_made
+            told = {"id": task.token.workflow_id, "task": task, "result": result}
+            action = Action(at=0.0, kind="complete", who=who, values=told)
+            self.loop.post(self.loop.root, values["after"], self._call, action)
 
     def is_over(self) -> bool:
         """Whether every call is answered and every run is closed."""
@@ -215,7 +237,7 @@ class World:
                     missing = (
                         f"signal {call.request_id}, recorded {record.signals_of(values['id'], call.request_id)} times"
                     )
-            case "update" | "write" | "swap":
+            case "update" | "write" | "swap" | "update_with_start":
                 found = record.updates_of(values["id"], call.request_id)
                 is_refusal = call.answer.outcome.failure is not None
                 # A chain that began after another had ended does not know that one's updates (semantics 1.5).
@@ -226,7 +248,20 @@ class World:
             case "cancel":
                 if record.must_hold_cancel(values["id"]):
                     missing = f"cancel request {call.request_id}"
-            case "terminate":
+            case "complete":
+                task = values["task"]
+                self.outside.note_verdict(task, None)
+                if not record.has_outcome(task.token.run_id, task.token.scheduled_event_id):
+                    missing = f"the outcome of activity {task.activity_id}"
+            case "delete":
+                if not record.by_run_id[call.answer.run_id].is_deleted:
+                    missing = f"the deletion of run {call.answer.run_id}"
+                look = Action(at=0.0, kind="look", values={"id": values["id"], "run_id": call.answer.run_id})
+                for who in range(len(self.clients)):
+                    self.loop.post(self.loop.root, 0.0, self._call, msgspec.structs.replace(look, who=who))
+            case "look":
+                missing = f"any more, as it was deleted, run {values['run_id']}"
+            case "terminate" | "end_cron":
                 if not record.is_terminated(values["id"], call.request_id):
                     missing = f"the end by terminate {call.request_id}"
             case "query":
@@ -271,6 +306,7 @@ class World:
             faults=lambda: self.plan.store_faults if self.has_faults else NO_STORE_FAULTS,
             is_full=lambda: self.is_full,
             on_commit=self.record.note,
+            on_delete=self.record.note_deletion,
             on_ready=self._node_ready,
             on_dead=lambda node: self._node_died(site),
             hints=self.hints,

@@ -70,7 +70,7 @@ class Attention:
         *,
         peers: Peers,
         rescan: timedelta | None,
-        wake: Callable[[RunEntry], None],
+        wake: Callable[[RunEntry], bool],
         on_stale: Callable[[RunEntry], None],
         telemetry: Telemetry = SILENCE,
     ) -> None:
@@ -221,7 +221,8 @@ class Attention:
         if due is not None and due <= now:
             self.lag_max = max(self.lag_max, now - due)
             self._telemetry.deadline_was_due(now - due)
-            self._wake(entry)
+            if not self._wake(entry):
+                return  # Whoever reads what is missing arms it then; it would only be found due again and again.
         self.arm(entry)
         if (due is None or due > now + PARKED_FROM) and not (entry.is_needed or entry.is_discarded):
             self._cache.drop_unneeded(entry)
@@ -317,5 +318,5 @@ class Attention:
             return
         versions = await self._store.find_versions([(entry.shard, entry.run_key) for entry in doubtful])
         for entry in doubtful:
-            if not entry.is_discarded and is_behind(entry, versions.get(entry.run_key, 0)):
+            if not entry.is_discarded and is_behind(entry, versions.get(entry.run_key)):
                 self._on_stale(entry)

@@ -54,7 +54,7 @@ from clew.engine.held_results import HeldResults
 from clew.engine.history import HistoryWaiters
 from clew.engine.ids import IdBlocks, Ids
 from clew.engine.keeping import Keeping
-from clew.engine.locate import Locator
+from clew.engine.locate import Locator, load_again
 from clew.engine.lost_workers import LostWorkers
 from clew.engine.matching import CLAIM_LEASE, Matcher, Session, Want
 from clew.engine.namespaces import Namespaces
@@ -138,6 +138,8 @@ class Engine:
             store, on_stale=self._discarded, on_unneeded=lambda entry: self._attention.release(entry)
         )
         self._waiters = HistoryWaiters()
+        self._waking: set[int] = set()
+        """Runs with a deadline that is due, whose first event is being read."""
         self._locator = Locator(
             store,
             self._cache,
@@ -783,11 +785,13 @@ class Engine:
 
     # --- what happens by itself -------------------------------------------------------------------------------------
 
-    def _wake_due(self, entry: RunEntry) -> None:
-        """A deadline of the run is due."""
+    def _wake_due(self, entry: RunEntry) -> bool:
+        """A deadline of the run is due; False when its first event has to be read before, and it is armed anew then."""
         if lacks_started(entry):
-            self._funnel.spawn(self._wake_due_later(entry))
-            return
+            if entry.run_key not in self._waking:
+                self._waking.add(entry.run_key)
+                self._funnel.spawn(self._wake_due_later(entry))
+            return False
         limits = self._limits(entry.state.namespace)
 
         def bind(entry: RunEntry) -> Decision:
@@ -796,13 +800,14 @@ class Engine:
             )
 
         async def locate() -> RunEntry:
-            again = await self._cache.load(entry.shard, entry.run_key) or entry
+            again = await load_again(self._cache, entry)
             await self._reader.ensure_started_event(again)
             operation.decide = bind(again)
             return again
 
         operation = Operation(bind(entry), locate=locate, may_be_early=True)
         self._funnel.apply(entry, operation)
+        return True
 
     async def _wake_due_later(self, entry: RunEntry) -> None:
         try:
@@ -811,7 +816,13 @@ class Engine:
             logger.warning("attention.load_failed run_id=%s error=%s", entry.state.run_id, error)
             self._attention.arm_again_later(entry.shard, entry.run_key)
             return
+        except RPCError:
+            self._discarded(entry)  # It was deleted meanwhile.
+            return
+        finally:
+            self._waking.discard(entry.run_key)
         self._wake_due(entry)
+        self._attention.arm(entry)
 
     def _changed(self, entry: RunEntry, transition: Transition) -> None:
         """A transition of this run is durable."""

@@ -83,7 +83,7 @@ class Locator:
         if entry.is_discarded or not entry.state.is_open:
             return not entry.is_discarded
         versions = await self._store.find_versions([(entry.shard, entry.run_key)])
-        if is_behind(entry, versions.get(entry.run_key, 0)):
+        if is_behind(entry, versions.get(entry.run_key)):
             self._on_stale(entry)
         return not entry.is_discarded
 
@@ -120,6 +120,18 @@ class Locator:
             workflow_id=token.workflow_id,
             run_id=token.run_id,
         )
+
+
+async def load_again(cache: RunCache, entry: RunEntry) -> RunEntry:
+    """The same run, as it is now.
+
+    Raises:
+        RPCError: ``workflow_not_found``: it was deleted meanwhile, which may have been through another node.
+    """
+    now = await cache.load(entry.shard, entry.run_key)
+    if now is None:
+        raise not_found(entry.state.namespace, entry.state.workflow_id, entry.state.run_id)
+    return now
 
 
 def not_found(namespace: str, workflow_id: str, run_id: str) -> RPCError:

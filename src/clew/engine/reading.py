@@ -10,7 +10,7 @@ from typing import Final
 
 from clew.engine.funnel import telling_store_errors
 from clew.engine.history import LONG_POLL_SECONDS, HistoryWaiters, read_events
-from clew.engine.locate import Locator
+from clew.engine.locate import Locator, not_found
 from clew.engine.namespaces import Namespaces
 from clew.engine.peers import ALONE, Peers
 from clew.engine.runs import RunEntry
@@ -95,9 +95,15 @@ class Reader:
         return CountWorkflowsResponse(count=sum(groups.values()), groups=groups)
 
     async def ensure_started_event(self, entry: RunEntry) -> None:
-        """Have event 1 at hand, from which a retry or a cron run is made."""
+        """Have event 1 at hand, from which a retry or a cron run is made.
+
+        Raises:
+            RPCError: ``workflow_not_found``: the run was deleted meanwhile.
+        """
         if entry.started_event is None and entry.state.needs_started_event:
             events = await self._events(entry, 1, 1)
+            if not events:
+                raise not_found(entry.state.namespace, entry.state.workflow_id, entry.state.run_id)
             first = events[0]
             assert isinstance(first, WorkflowExecutionStarted), "event 1 starts the run"
             entry.started_event = first

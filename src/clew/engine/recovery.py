@@ -32,9 +32,11 @@ from clew.core.transition import Transition
 from clew.engine.background import Background
 from clew.engine.fleet import Fleet, node_of
 from clew.engine.funnel import Funnel, Operation
+from clew.engine.locate import load_again
 from clew.engine.matching import is_remote
 from clew.engine.runs import RunCache, RunEntry, sessions_named
 from clew.model.limits import Limits
+from clew.model.rejection import RejectionCode
 from clew.ports.store import RunRow, Store, StoreCorrupt, StoreError
 from clew.service.errors import RPCError
 
@@ -256,13 +258,12 @@ class LostSessions:
             limits = self._limits_of(entry.state.namespace)
             keeps_attempt = partial(self._is_orphan, entry.state.namespace)
             decide = partial(release_lost, Lost(self._is_lost, keeps_attempt), limits)
-            self._funnel.apply(entry, Operation(decide, answer, locate=partial(self._reload, entry)))
+            self._funnel.apply(entry, Operation(decide, answer, locate=partial(load_again, self._cache, entry)))
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, RPCError) and outcome.is_retryable:
                 self._is_wanted = True
+            elif isinstance(outcome, RPCError) and outcome.code is RejectionCode.WORKFLOW_NOT_FOUND:
+                pass  # It was deleted meanwhile.
             elif isinstance(outcome, Exception):
                 logger.error("recovery.release_failed error=%s", outcome)
 
-    async def _reload(self, entry: RunEntry) -> RunEntry:
-        again = await self._cache.load(entry.shard, entry.run_key)
-        return entry if again is None else again

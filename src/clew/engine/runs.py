@@ -461,9 +461,10 @@ def entry_of(row: RunRow, history: Sequence[HistoryBatch] = ()) -> RunEntry:
     return entry
 
 
-def is_behind(entry: RunEntry, stored_version: int) -> bool:
-    """Whether another node has changed the run since; unknown, so no, while a change of this node is on its way."""
-    return not entry.unsettled_count and entry.persisted_version < stored_version
+def is_behind(entry: RunEntry, stored_version: int | None) -> bool:
+    """Whether another node has changed the run since, or deleted it (then the store has no version of it); unknown, so
+    no, while a change of this node is on its way."""
+    return not entry.unsettled_count and (stored_version is None or entry.persisted_version < stored_version)
 
 
 def sessions_named(state: ExecutionState) -> set[str]:

@@ -19,7 +19,7 @@ from typing import Final
 
 from clew.engine.background import Background
 from clew.engine.hints import ALL_NODES, Hint, RunChanged, RunWatched
-from clew.engine.runs import RunCache, RunEntry
+from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.ports.store import Store, StoreError
 
 logger: Final = logging.getLogger("clew.engine")
@@ -165,14 +165,16 @@ class Watches:
         if not run_keys:
             return
         runs = [(self._ours[run_key].shard, run_key) for run_key in run_keys]
-        for run_key, version in (await self._store.find_versions(runs)).items():
-            self._compare(run_key, version)
+        versions = await self._store.find_versions(runs)
+        for run_key in run_keys:
+            self._compare(run_key, versions.get(run_key))
 
-    def _compare(self, run_key: int, version: int) -> None:
+    def _compare(self, run_key: int, version: int | None) -> None:
+        """Compare what is in memory with the version in the store; None when the run was deleted."""
         entry = self._cache.get(run_key)
         if entry is None:
             self._on_elsewhere(run_key)
-        elif entry.persisted_version < version and not entry.unsettled_count:
+        elif is_behind(entry, version):
             self._on_stale(entry)
 
     # --- waits of other nodes ---------------------------------------------------------------------------------------

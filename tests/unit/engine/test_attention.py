@@ -90,6 +90,7 @@ class Bench:
         self.clock = FakeClock()
         self.store: Any = FakeStore()
         self.woken: list[RunEntry] = []
+        self.is_later = False
         self.cache = RunCache(self.store, on_unneeded=lambda entry: self.attention.release(entry))
         self.attention = Attention(
             self.store,
@@ -101,9 +102,12 @@ class Bench:
             on_stale=self.cache.discard,
         )
 
-    def wake(self, entry: RunEntry) -> None:
+    def wake(self, entry: RunEntry) -> bool:
         self.woken.append(entry)
+        if self.is_later:
+            return False
         entry.state.timers.clear()
+        return True
 
     def sleeper(self, seconds: float) -> RunEntry:
         """A run whose task has ended, with its deadline in ten seconds still armed, and a timer."""
