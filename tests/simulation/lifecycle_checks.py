@@ -317,6 +317,22 @@ def _is_by(event: e.WorkflowExecutionCancelRequested, parent: RunLog) -> bool:
     return ref is not None and ref.run_id == parent.run_id and event.cause == BY_POLICY
 
 
+def check_terminations(world: World) -> None:
+    """No run is terminated that nobody asked to terminate."""
+    calls = [call for client in world.clients for call in client.calls]
+    asked = {call.request_id for call in calls if call.action.kind in ("terminate", "end_cron")}
+    replaced = {
+        call.action.values["id"]
+        for call in calls
+        if call.action.kind == "reset" or call.action.values.get("policy") == "replace"
+    }
+    for run in world.record.runs.values():
+        end = run.events[-1]
+        if isinstance(end, e.WorkflowExecutionTerminated):
+            is_asked = end.reason in asked or end.reason == BY_POLICY or run.workflow_id in replaced
+            _require(is_asked, "law 2", f"{run.workflow_id} was terminated, which nobody asked for: {end}")
+
+
 # --- small parts ------------------------------------------------------------------------------------------------------
 
 
@@ -334,4 +350,5 @@ def started_of(run: RunLog) -> e.WorkflowExecutionStarted:
 
 LIFE_CHECKS = (
     check_order_of_signals, check_attempts, check_timeouts, check_what_follows, check_close_policies,
+    check_terminations,
 )  # fmt: skip

@@ -16,26 +16,10 @@ import inspect
 import textwrap
 from collections.abc import Generator
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Fault(NamedTuple):
-    """One fault.
-
-    Args:
-        name: For people and for the table.
-        what: What a programmer might have got wrong, in one clause.
-        target: ``module:function`` or ``module:Class.method``.
-        old: A piece of its source, met exactly once.
-        new: What stands there instead.
-    """
-
-    name: str
-    what: str
-    target: str
-    old: str
-    new: str
-
+from tests.simulation.fault import Fault
+from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     # --- the store
@@ -92,7 +76,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "question-refused-before-durable",
         "a question is refused for the close of a run that may yet be lost",
-        "clew.engine.queries:QueryDesk.ask",
+        "clew.engine.queries:QueryDesk._ask",
         "while entry.unsettled_count and not entry.state.is_open:",
         "while False:",
     ),
@@ -301,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "stale-read",
         "a query is answered from what the run was like when the worker first saw it",
-        "clew.engine.queries:QueryDesk.ask",
+        "clew.engine.queries:QueryDesk._ask",
         "return QueryWorkflowResponse(result=result.result)",
         "seen = self.__dict__.setdefault('_seen', {})\n"
         "kept = seen.setdefault((entry.run_key, request.query_type), result.result)\n"
@@ -528,6 +512,7 @@ FAULTS: tuple[Fault, ...] = (
         "if child is not None and child.state.is_first_task_held:",
         "if False:",
     ),
+    *LIFECYCLE_FAULTS,
 )
 
 

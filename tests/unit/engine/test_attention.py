@@ -262,3 +262,17 @@ async def test_runs_gather_while_others_are_read() -> None:
         await asyncio.sleep(0)
     assert bench.store.loads_count == 2
     assert [entry.run_key for entry in bench.woken] == [100, 101, 102, 103]
+
+
+async def test_a_run_whose_first_event_is_still_being_read_is_not_found_due_again_and_again() -> None:
+    """Each turn of the loop found it due, and began another read, until the first was over."""
+    bench = Bench()
+    await bench.attention.start()
+    bench.is_later = True
+    entry = bench.sleeper(10)
+    await bench.clock.go_to(NOW + timedelta(seconds=12))
+    assert bench.woken == [entry]
+    bench.is_later = False
+    bench.attention.arm(entry)
+    await bench.clock.go_to(NOW + timedelta(seconds=13))
+    assert bench.woken == [entry, entry]

@@ -1,0 +1,101 @@
+"""What the simulation found when runs were deleted, and retried, each pinned by a small test.
+
+Owns: `LIFECYCLE_REGRESSIONS`, a part of ``regressions``. Never: plants the faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from clew.engine.runs import RunEntry
+from clew.model import commands as c
+from clew.service import requests as r
+from clew.service.errors import RPCError
+from clew.service.operations import DeleteWorkflowRequest
+from tests.conformance.service.scripted import soon
+from tests.fleet.shop import FleetShop, Node
+from tests.unit.engine.test_attention import NOW, Bench
+
+READS_MAX = 20
+"""Reads of one run for one deadline, at most; they were without end."""
+
+W1 = {"namespace": "default", "workflow_id": "w1"}
+
+
+async def _deleted_elsewhere(shop: FleetShop) -> tuple[Node, RunEntry]:
+    """A node, and what it remembers of a run that has ended on another node, and was deleted through that."""
+    await shop.open()
+    first, second = shop.nodes
+    start = r.StartWorkflowRequest(**W1, workflow_type="W", task_queue="q", request_id="one")
+    await soon(first.engine.start_workflow(start))
+    entry = first.engine._cache.get_open("default", "w1")
+    assert entry is not None, "the node that starts a run remembers it"
+    worker = await shop.worker(second)
+    first.notifier.is_paused = True  # Hints between nodes may be lost.
+    await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution())
+    await soon(second.engine.delete_workflow(DeleteWorkflowRequest(**W1)))
+    return first, entry
+
+
+async def a_run_that_was_deleted_through_another_node_is_asked_for() -> None:
+    """The node described it as open."""
+    shop = FleetShop(nodes=2)
+    try:
+        node, _ = await _deleted_elsewhere(shop)
+        with pytest.raises(RPCError, match="does not exist"):
+            await soon(node.engine.describe_workflow(r.DescribeWorkflowRequest(**W1)))
+    finally:
+        await shop.close()
+
+
+async def a_run_that_was_deleted_through_another_node_is_due() -> None:
+    """The node read it again and again, and each time took what it remembered for it."""
+    shop = FleetShop(nodes=2)
+    try:
+        node, entry = await _deleted_elsewhere(shop)
+        node.engine._discarded(entry)
+        reads = 0
+        load = node.engine._cache.load
+
+        async def counted(shard: int, run_key: int) -> RunEntry | None:
+            nonlocal reads
+            reads += 1
+            assert reads < READS_MAX, "it is read again and again"
+            return await load(shard, run_key)
+
+        node.engine._cache.load = counted  # type: ignore[method-assign]
+        node.engine._wake_due(entry)
+        await shop.settle()
+        await node.engine._funnel.wait_spawned()
+        assert 0 < reads < READS_MAX
+    finally:
+        await shop.close()
+
+
+class _Reading(Bench):
+    """A bench with a run whose first event is being read while it is due."""
+
+    def wake(self, entry: RunEntry) -> bool:
+        self.woken.append(entry)
+        assert len(self.woken) < READS_MAX, "it is found due again and again"
+        return False
+
+
+async def a_run_is_due_whose_first_event_is_still_being_read() -> None:
+    """Each turn of the loop found it due, and began to read once more."""
+    bench = _Reading()
+    await bench.attention.start()
+    bench.sleeper(10)
+    await bench.clock.go_to(NOW + timedelta(seconds=12))
+    assert len(bench.woken) == 1
+
+
+LIFECYCLE_REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    "once-deleted-run-told": a_run_that_was_deleted_through_another_node_is_asked_for,
+    "once-deleted-run-woken-for-ever": a_run_that_was_deleted_through_another_node_is_due,
+    "once-due-again-and-again": a_run_is_due_whose_first_event_is_still_being_read,
+}
