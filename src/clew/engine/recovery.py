@@ -266,4 +266,3 @@ class LostSessions:
                 pass  # It was deleted meanwhile.
             elif isinstance(outcome, Exception):
                 logger.error("recovery.release_failed error=%s", outcome)
-
