@@ -1,11 +1,13 @@
 """What a million waiting rows in PostgreSQL cost the others: ``python -m benchmarks.postgres_parked [--rows N]``.
 
-Owns: the making of the rows, and measuring W1-W3, starts, claims, the start of an engine and its idle time before,
-beside sleepers, and beside queued tasks too; with ``--steps``, how the tables grow while steps are made; with
-``--prune``, what retention costs. Never: other workloads than those of `benchmarks.workloads`.
+Owns: the making of the rows, and measuring W1-W3, starts, claims, the start of an engine and its idle time beside
+them and without; with ``--steps``, how the tables grow while steps are made; with ``--prune``, what retention costs.
+Never: other workloads than those of `benchmarks.workloads`.
 
-How it works: a few runs that sleep and a few tasks that wait are made by the engine; the rest are copies of their rows,
-made by the database, with keys and ids of their own. Then the tables are analysed, as autovacuum does within a minute.
+How it works: a run that sleeps is made by the engine; the rest are copies of its rows, made by the database, with keys
+and ids of their own, and so are the tasks. Then the tables are analysed, as autovacuum does within a minute. The store
+with the rows and an empty one stand on one server and are measured by turns, so that a slow minute of the machine, or
+of its disk, meets both; what counts is the ratio.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from tests.postgres.server import PostgresServer, running
 
 SERVER: Final = {"shared_buffers": "512MB", "max_wal_size": "2GB"}
 SCHEMA: Final = "bench"
+EMPTY: Final = "empty"
+"""The store beside it on the same server, with nothing that waits."""
+
 KEYS_FROM: Final = 1 << 40
 """Keys and ids of copies begin here; those that engines take are far from it."""
 
@@ -60,58 +65,70 @@ FROM generate_series({start}, {count}) AS n
 
 
 async def measure(rows: int, runs: int) -> None:
-    """The figures on an empty store, then beside sleepers, then beside as many tasks that wait, too."""
+    """The figures on an empty store and beside sleepers and as many queued tasks, by turns on one server."""
     server = running(SERVER)
     try:
-        dsn = f"{server.dsn}?schema={SCHEMA}"
-        empty = await _figures(server, dsn, runs, "empty")
         began = time.perf_counter()
-        await _park(server.dsn, dsn, rows)
-        print(f"{rows:,} runs that sleep made in {time.perf_counter() - began:.0f} s", flush=True)
-        parked = await _figures(server, dsn, runs, f"{rows:,} sleepers")
-        store = await open_store(dsn)
+        await _park(server, SCHEMA, rows)
+        store = await open_store(_dsn(server, SCHEMA))
+        await _queue(server.dsn, SCHEMA, store.shard_count, rows)
         await store.close()
-        await _queue(server.dsn, store.shard_count, rows, start=2_001)
         await execute(server.dsn, "VACUUM ANALYZE", "CHECKPOINT")
-        queued = await _figures(server, dsn, runs, f"and {rows:,} queued tasks")
-        print(f"\n| figure | empty | beside {rows:,} sleepers | and {rows:,} queued tasks |\n|---|---|---|---|")
-        for name, value in empty.items():
-            print(f"| {name} | {value:,.2f} | {parked[name]:,.2f} | {queued[name]:,.2f} |")
+        print(f"{rows:,} sleepers and {rows:,} queued tasks made in {time.perf_counter() - began:.0f} s", flush=True)
+        found: dict[str, list[dict[str, float]]] = {EMPTY: [], SCHEMA: []}
+        for turn in range(runs):
+            for schema in (EMPTY, SCHEMA) if turn % 2 else (SCHEMA, EMPTY):
+                figures = await _figures(server, schema)
+                if not turn:
+                    figures |= await _idle(server, schema)
+                found[schema].append(figures)
+                print(f"{schema}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()), flush=True)
+        print("\n".join(_table(rows, found[EMPTY], found[SCHEMA])))
         print(await _sizes(server.dsn))
     finally:
         server.remove()
 
 
-async def _figures(server: PostgresServer, dsn: str, runs: int, label: str) -> dict[str, float]:
-    plain = server.dsn
-    measured: dict[str, list[float]] = {}
+def _table(rows: int, empty: list[dict[str, float]], full: list[dict[str, float]]) -> list[str]:
+    """Medians, and the median of what each turn's figure beside the rows is to that turn's without."""
+    lines = [f"| figure | empty | beside {rows:,} sleepers and as many queued tasks | ratio |", "|---|---|---|---|"]
+    for name in empty[0]:
+        pairs = [(one[name], other[name]) for one, other in zip(empty, full, strict=True) if name in one]
+        values = [statistics.median(column) for column in zip(*pairs, strict=True)]
+        ratio = statistics.median(other / one for one, other in pairs if one)
+        lines.append(f"| {name} | {values[0]:,.2f} | {values[1]:,.2f} | {ratio:.2f} |")
+    return lines
+
+
+def _dsn(server: PostgresServer, schema: str) -> str:
+    return f"{server.dsn}?schema={schema}"
+
+
+async def _figures(server: PostgresServer, schema: str) -> dict[str, float]:
     wanted: dict[str, tuple[Callable[[], Coroutine[Any, Any, workloads.Figures]], str]] = {
         "W1 p50 ms/step": (workloads.sequential_steps, "p50 ms/step"),
         "W2 workflows/s": (workloads.many_workflows, "workflows/s"),
         "W3 s": (workloads.fan_out, "s"),
         "starts/s": (_starts, "starts/s"),
     }
-    workloads.store_in_use.append(dsn)
-    for _ in range(runs):
-        for name, (workload, key) in wanted.items():
-            measured.setdefault(name, []).append((await workload())[key])
-            # Ids of workflows are the same each time; what is finished makes room.
-            await execute(plain, f"UPDATE {SCHEMA}.executions SET workflow_id = run_id WHERE NOT is_open")
+    figures = {}
+    workloads.store_in_use.append(_dsn(server, schema))
+    for name, (workload, key) in wanted.items():
+        figures[name] = (await workload())[key]
+        # Ids of workflows are the same each time; what is finished makes room.
+        await execute(server.dsn, f"UPDATE {schema}.executions SET workflow_id = run_id WHERE NOT is_open")
     workloads.store_in_use.clear()
-    figures = {name: statistics.median(values) for name, values in measured.items()}
-    figures["claim of 10 tasks, ms"] = await _claims(plain, dsn)
-    figures |= await _idle(server, dsn)
-    print(f"{label}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()), flush=True)
+    figures["claim of 10 tasks, ms"] = await _claims(server, schema)
     return figures
 
 
-async def _claims(plain: str, dsn: str) -> float:
-    store = await open_store(dsn)
+async def _claims(server: PostgresServer, schema: str) -> float:
+    store = await open_store(_dsn(server, schema))
     seconds = []
-    for _ in range(40):
-        lacking = await execute(plain, f"SELECT 2000 - count(*) FROM (SELECT 1 FROM {SCHEMA}.tasks LIMIT 2000) AS t")
+    for _ in range(100):
+        lacking = await execute(server.dsn, f"SELECT 2000 - count(*) FROM (SELECT 1 FROM {schema}.tasks LIMIT 2000) t")
         if lacking[0] > 0:
-            await _queue(plain, store.shard_count, 2_000, start=2_001 - lacking[0])
+            await _queue(server.dsn, schema, store.shard_count, 2_000, start=2_001 - lacking[0])
         began = time.perf_counter()
         until = datetime.now(UTC) + timedelta(minutes=5)
         tasks = await store.claim_tasks("default", "queued", TaskKind.ACTIVITY, 10, until)
@@ -138,10 +155,10 @@ async def _starts(count: int = 2_000) -> workloads.Figures:
     return {"starts/s": count / seconds}
 
 
-async def _idle(server: PostgresServer, dsn: str) -> dict[str, float]:
+async def _idle(server: PostgresServer, schema: str) -> dict[str, float]:
     """How long an engine takes to start, and what it and the server do while there is nothing to do."""
     began = time.perf_counter()
-    async with await Client.connect(dsn):
+    async with await Client.connect(_dsn(server, schema)):
         seconds = time.perf_counter() - began
         await asyncio.sleep(5)
         count, own, others, clock = (
@@ -173,21 +190,21 @@ async def _transactions(plain: str) -> int:
     return int((await execute(plain, query))[0])
 
 
-async def _park(plain: str, dsn: str, rows: int) -> None:
+async def _park(server: PostgresServer, schema: str, rows: int) -> None:
+    plain, dsn = server.dsn, _dsn(server, schema)
     async with await Client.connect(dsn) as client, Worker(client, task_queue="parked", workflows=[Sleeper]):
         await client.start_workflow(Sleeper.run, id="model", task_queue="parked")
-        history = f"SELECT history_length::int FROM {SCHEMA}.executions WHERE workflow_id = 'model'"
+        history = f"SELECT history_length::int FROM {schema}.executions WHERE workflow_id = 'model'"
         while (await execute(plain, history))[0] < 5:  # noqa: ASYNC110 - the database tells nobody
             await asyncio.sleep(0.02)
     store = await open_store(dsn)
-    values = {"s": SCHEMA, "first": KEYS_FROM, "shards": store.shard_count, "count": rows}
+    values = {"s": schema, "first": KEYS_FROM, "shards": store.shard_count, "count": rows}
     await store.close()
     await execute(plain, _COPY_RUNS.format(**values, close_time="null"), _COPY_HISTORY.format(**values))
-    await execute(plain, "VACUUM ANALYZE", "CHECKPOINT")
 
 
-async def _queue(plain: str, shards: int, count: int, start: int = 1) -> None:
-    values = {"s": SCHEMA, "first": KEYS_FROM, "shards": shards, "count": count, "start": start}
+async def _queue(plain: str, schema: str, shards: int, count: int, start: int = 1) -> None:
+    values = {"s": schema, "first": KEYS_FROM, "shards": shards, "count": count, "start": start}
     await execute(plain, _QUEUE_TASKS.format(**values) + " ON CONFLICT DO NOTHING")
 
 
@@ -263,7 +280,7 @@ def main() -> None:
     """Run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres_parked", description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="sleepers, and as many queued tasks")
-    parser.add_argument("--runs", type=int, default=3, help="measurements of each workload")
+    parser.add_argument("--runs", type=int, default=5, help="turns in which all is measured")
     parser.add_argument("--steps", type=int, help="make this many steps instead, and show how the tables grow")
     parser.add_argument("--prune", type=int, help="make this many closed runs instead, twice, and remove them")
     options = parser.parse_args()
