@@ -47,12 +47,14 @@ columns is bold, it misses even the latter.
 What is timed in W6: *to the next step* begins when the code of the workflow is entered again. By then Absurd and Clew
 have loaded what is recorded, Absurd with one query; DBOS reads each step as it comes to it. The next step is a local
 one in W6-LOCAL, as theirs are, and an activity in W6, which takes a commit before it begins. *From the start* begins
-when the process that was killed is started again, on the same machine; Absurd then waits for a claim to run out,
-after 10 s here and 120 by default. In W4 memory is looked at 10 s after the last start. *Added* has the server's cache
-in it, whose size is a setting and which whatever is read or written first fills; *held* is what the processes of the
-engine and the server have for themselves; *stored* is how much the database grew, empty tables included. In W1 every
-engine makes one durable commit a step. A bare commit of one row takes 0.2 to 4 ms on that disk, as its neighbours
-write, so W1 says more about the disk than about the engines; CPU does not."""
+when the process that was killed is started again, on the same machine; Absurd then waits for a claim to run out, after
+10 s here and 120 by default. In W4 *starts* counts until the last start is answered, *asleep* until the last workflow
+has come to its sleep: Absurd's worker begins what was spawned later, while Clew as a rule records start and sleep in
+one commit, and answers then. Memory is looked at 10 s after that. *Added* has the server's cache in it, whose size is
+a setting and which whatever is read or written first fills; *held* is what the processes of the engine and the server
+have for themselves; *stored* is how much the database grew, empty tables included. In W1 every engine makes one
+durable commit a step. A bare commit of one row takes 0.2 to 4 ms on that disk, as its neighbours write, so W1 says
+more about the disk than about the engines; CPU does not."""
 
 
 def main() -> int:

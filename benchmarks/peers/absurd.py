@@ -170,10 +170,12 @@ async def measure(workload: str, size: int, pids: list[int]) -> Figures:
         await spawn_many("sleeper", [None] * size)
         seconds, _ = passed()
         await until_all_are("sleeping", "sleeper", size)
+        asleep, _ = passed()
         await asyncio.sleep(10)
         after, cpu = gauge.memory(pids), gauge.cpu_seconds(pids)
         await asyncio.sleep(10)
-        return gauge.parked_figures(size, seconds, memory, after, (gauge.cpu_seconds(pids) - cpu) / 10)
+        idle = (gauge.cpu_seconds(pids) - cpu) / 10
+        return gauge.parked_figures(size, seconds, memory, after, idle, asleep_seconds=asleep)
     assert workload == "W7", f"Absurd is not measured in {workload}"
     await app.spawn("pong", size)
     return gauge.round_trip_figures(await result_of("ping", size), passed()[1])

@@ -121,10 +121,13 @@ def fan_figures(count: int, seconds: float, cpu: float) -> Figures:
     return {"s": seconds, "steps/s": count / seconds, "CPU µs/step": 1e6 * cpu / count}
 
 
-def parked_figures(count: int, seconds: float, before: Memory, after: Memory, idle: float) -> Figures:
-    """W4."""
+def parked_figures(
+    count: int, seconds: float, before: Memory, after: Memory, idle: float, *, asleep_seconds: float | None = None
+) -> Figures:
+    """W4; `asleep_seconds` is how long it took until all of them slept, where that can be told."""
     return {
         "starts/s": count / seconds,
+        **({"asleep/s": count / asleep_seconds} if asleep_seconds is not None else {}),
         "MB added": after.total - before.total,
         "MB held": after.held - before.held,
         "idle CPU %": 100 * idle,
