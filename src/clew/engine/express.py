@@ -484,7 +484,7 @@ class Express:
                 self._attention.arm_at(entry, due_at)
             if submission.forget_until:
                 entry.forget_until(submission.forget_until)
-            if self._waiters.has_any:
+            if self._waiters.of_any:
                 self._waiters.wake(entry.run_key, is_closed=False)
         if self._has_peers:
             self._peers.on_changed(entry, _NOTHING_ELSE)

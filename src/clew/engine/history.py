@@ -46,25 +46,21 @@ class HistoryWaiters:
     """Who waits for a run's history to grow."""
 
     def __init__(self) -> None:
-        self._any: dict[int, list[asyncio.Future[None]]] = {}
+        self.of_any: dict[int, list[asyncio.Future[None]]] = {}
+        """Who waits for a run to change in any way."""
         self._close: dict[int, list[asyncio.Future[None]]] = {}
         self._calls: dict[int, list[Callable[[], None]]] = {}
-
-    @property
-    def has_any(self) -> bool:
-        """Whether anybody waits for a run to change in any way."""
-        return bool(self._any)
 
     def register(self, run_key: int, *, close_only: bool) -> asyncio.Future[None]:
         """A future that is done at the next commit (or the close) of the run."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._close if close_only else self._any
+        waiting = self._close if close_only else self.of_any
         waiting.setdefault(run_key, []).append(future)
         return future
 
     def unregister(self, run_key: int, future: asyncio.Future[None]) -> None:
         """Stop waiting."""
-        for waiting in (self._any, self._close):
+        for waiting in (self.of_any, self._close):
             futures = waiting.get(run_key) if waiting else None
             if futures and future in futures:
                 futures.remove(future)
@@ -73,7 +69,7 @@ class HistoryWaiters:
 
     def is_waited(self, run_key: int) -> bool:
         """Whether anybody waits on the run."""
-        return run_key in self._any or run_key in self._close or run_key in self._calls
+        return run_key in self.of_any or run_key in self._close or run_key in self._calls
 
     def call_on_close(self, run_key: int, callback: Callable[[], None]) -> None:
         """Call back once, when the run closes or it has to be looked whether it did."""
@@ -89,8 +85,8 @@ class HistoryWaiters:
 
     def wake(self, run_key: int, *, is_closed: bool) -> None:
         """The run changed."""
-        if self._any:
-            _resolve(self._any.pop(run_key, None))
+        if self.of_any:
+            _resolve(self.of_any.pop(run_key, None))
         if is_closed:
             if self._close:
                 _resolve(self._close.pop(run_key, None))
@@ -99,7 +95,7 @@ class HistoryWaiters:
 
     def wake_all(self) -> None:
         """The engine stops: let everybody look once more."""
-        for waiting in (self._any, self._close):
+        for waiting in (self.of_any, self._close):
             for futures in list(waiting.values()):
                 _resolve(futures)
             waiting.clear()

@@ -672,7 +672,8 @@ class WorkflowMachine:
 
     def _take(self, events: Sequence[e.Event]) -> list[e.Event]:
         """Compare events that record requests; give those that are something to apply."""
-        ledger, jobs = self._ledger, list[e.Event]()
+        ledger = self._ledger
+        jobs: list[e.Event] = []
         for event, role in zip(events, map(_ROLES.get, map(type, events)), strict=True):
             if not role:
                 if role is None:

@@ -89,7 +89,8 @@ class CachedRun:
         machine: Its machine, once a turn has made it.
         turn: What is being done with it on a thread, or is about to be.
         task: The workflow task that has no answer yet.
-        jobs: What waits for the turn to end.
+        jobs: What waits for the turn to end. Like `finished` made when there is something to put in: a deque takes 750
+            bytes, and few runs need one.
         locals: Its local activities that run, by sequence number.
         finished: Those that have an outcome which is neither recorded nor taken.
         unrecorded: Markers that go ahead of the next one.
@@ -118,9 +119,9 @@ class CachedRun:
         self.machine: Machine | None = None
         self.turn: RunTurn | None = None
         self.task: WorkflowTask | None = None
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[Job] | None = None
         self.locals: dict[int, LocalRun] = {}
-        self.finished: deque[Finished] = deque()
+        self.finished: deque[Finished] | None = None
         self.unrecorded: list[RecordMarker] = []
         self.is_recording = False
         self.is_settling = False
@@ -135,10 +136,23 @@ class CachedRun:
         self.held: ActivationResult | None = None
         self.is_void = False
 
+    def put_job(self, job: Job) -> None:
+        """Let it wait for the turn to end."""
+        if self.jobs is None:
+            self.jobs = deque()
+        self.jobs.append(job)
+
+    def put_finished(self, finished: Finished) -> None:
+        """Keep an outcome until it is recorded or taken."""
+        if self.finished is None:
+            self.finished = deque()
+        self.finished.append(finished)
+
     def take_steps(self) -> tuple[tuple[RecordMarker, ...], list[LocalActivityOutcome]]:
         """Take the steps that have finished, up to the next one in a batch: markers to record, and outcomes to give."""
         finished = self.finished
-        markers, outcomes = self.unrecorded, list[LocalActivityOutcome]()
+        markers = self.unrecorded
+        outcomes: list[LocalActivityOutcome] = []
         self.unrecorded = []
         size = 0
         while finished and finished[0][0].input.durable != "batch" and size < RECORDED_BYTES_MAX:

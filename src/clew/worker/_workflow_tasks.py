@@ -48,6 +48,7 @@ from clew.worker._turns import (
     Eviction,
     ExtendTask,
     Extension,
+    Finished,
     LocalOutcome,
     Machine,
     Machines,
@@ -206,7 +207,7 @@ class WorkflowTasks:
         if run is None:
             self._route_uncached(task)
         elif run.turn is not None:
-            run.jobs.append(task)
+            run.put_job(task)
         elif run.task is None and run.machine is not None and _continues(task, run.machine):
             # Moved to the end, as the one used last.
             del self._runs[run.run_id]
@@ -353,14 +354,14 @@ class WorkflowTasks:
     def _go_on(self, run: CachedRun) -> None:
         """Take up what waited behind a turn."""
         if run.is_dropped:
-            jobs, run.jobs = run.jobs, deque()
-            for job in jobs:
+            jobs, run.jobs = run.jobs, None
+            for job in jobs or ():
                 if isinstance(job, WorkflowTask):
                     self._route(job)
         elif run.turn is not None or run.is_recording or run.is_settling:
             return
         elif run.task is not None and run.finished:
-            self._take_finished_locals(run, run.task)
+            self._take_finished_locals(run, run.task, run.finished)
         elif run.jobs:
             job = run.jobs.popleft()
             if isinstance(job, WorkflowTask):
@@ -412,12 +413,11 @@ class WorkflowTasks:
         request = local.request
         run.locals.pop(request.sequence, None)
         if not local.is_unwanted and not run.is_dropped:
-            run.finished.append((request, outcome))
+            run.put_finished((request, outcome))
             self._go_on(run)
 
-    def _take_finished_locals(self, run: CachedRun, task: WorkflowTask) -> None:
+    def _take_finished_locals(self, run: CachedRun, task: WorkflowTask, finished: deque[Finished]) -> None:
         """Give the code what has finished: at once what it does not want durable, else once that is recorded."""
-        finished = run.finished
         if finished[0][0].input.durable == "batch":
             self._begin(run, LocalOutcome(run, finished.popleft()[1]))
             return
@@ -478,7 +478,7 @@ class WorkflowTasks:
             run.extension = self._loop.call_later(left, self._await_extension, run, task)
         else:
             run.extension = None
-            run.jobs.append(ExtendTask())
+            run.put_job(ExtendTask())
             self._go_on(run)
 
     def _close_task(self, run: CachedRun) -> None:
@@ -603,7 +603,7 @@ class WorkflowTasks:
             for local in run.locals.values():
                 self.local_activities.forget(local)
             run.locals.clear()
-        run.finished.clear()
+        run.finished = None
         if run.turn is None:
             if run.task is not None:
                 # Left unanswered: the engine has given it to somebody else already, or its time will run out.

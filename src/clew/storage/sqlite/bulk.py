@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256)
+_SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 ROWS_MAX: Final = _SIZES[-1]
 """With 32 columns a row this stays far below SQLite's default of 32,766 variables a statement."""
 
