@@ -37,6 +37,7 @@ from clew.ports.telemetry import SILENCE, Telemetry
 from clew.service.contract import Service
 from clew.service.errors import RPCError
 from clew.stores import is_shared, name_of, open_by_address
+from clew.switch_interval import settle_switch_interval
 
 T = TypeVar("T")
 
@@ -212,6 +213,7 @@ class _Host:
         door = await self._open_door(engine)
         drain = None if inbox is None else InboxDrain(inbox, engine)
         settle_collector()
+        settle_switch_interval()
         self.started.set_result(None)
         await release_wanted.wait()
         if drain is not None:
