@@ -11,6 +11,8 @@ from clew.model.commands import CompleteWorkflowExecution, UpsertSearchAttribute
 from clew.server.api.openapi import openapi_document
 from clew.server.api.table import OPERATIONS
 from clew.server.app import create_app
+from clew.server.problems import problem_response
+from clew.server.security.limits import rate_limited
 from clew.server.security.origins import HostAndOriginMiddleware
 from tests.conformance.service.scripted import payloads
 from tests.server.conftest import API, Served
@@ -118,3 +120,9 @@ async def test_nothing_redirects_to_an_address_of_the_servers_own_making(served:
             assert answer.headers["location"].startswith("/"), path
         else:
             assert answer.status_code == 200, path
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.009, "1"), (2.2, "3"), (5.0, "5")])
+def test_when_to_come_again_is_told_in_whole_seconds(seconds: float, header: str) -> None:
+    answer = problem_response(rate_limited(50, seconds), "r1")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, header)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from clew.server.security.doors import retry_after
 from clew.service.errors import CODE_TABLE, RPCError
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -69,8 +70,8 @@ def problem_response(error: RPCError | HTTPProblem, request_id: str) -> Response
         return _response(error.status, error.code, error.detail, {}, request_id, error.headers)
     entry = CODE_TABLE[error.code]
     headers = {"retry-after": _RETRY_AFTER_SECONDS} if entry.is_retryable else {}
-    if retry_after := error.rejection.details.get("retry_after_seconds"):
-        headers["retry-after"] = retry_after
+    if told := retry_after(error):
+        headers["retry-after"] = told
     if entry.http_status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = 'Bearer realm="clew"'
     return _response(entry.http_status, error.code.value, error.message, error.rejection.details, request_id, headers)
