@@ -256,6 +256,7 @@ class Engine:
             starter=lambda: self._starter,
             versions=self._versions,
             peers=peers,
+            limits_of=self._limits,
         )
         self._queries = QueryDesk(store, clock, entropy, self._matcher, self._versions, self._wait_settled)
         self._asking = Asking(

@@ -42,6 +42,7 @@ from clew.core.transition import (
     ReportChild,
     SignalExternal,
     StartChild,
+    Transition,
 )
 from clew.engine.background import Background
 from clew.engine.funnel import Decision, Funnel, Operation
@@ -69,8 +70,9 @@ from clew.model.inputs import (
     StartWorkflowRequest,
     TerminateWorkflowRequest,
 )
+from clew.model.limits import Limits
 from clew.model.policies import DeploymentVersion, ParentClosePolicy, VersioningBehavior
-from clew.model.rejection import RejectionCode
+from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import OutboxRow, Store, StoreError
 from clew.service.errors import CODE_TABLE, RPCError
 
@@ -104,6 +106,7 @@ class Outbox:
         starter: Callable[[], Starter],
         versions: Versions,
         peers: Peers,
+        limits_of: Callable[[str], Limits],
     ) -> None:
         self._store = store
         self._cache = cache
@@ -112,6 +115,7 @@ class Outbox:
         self._starter = starter
         self._versions = versions
         self._peers = peers
+        self._limits_of = limits_of
         self._queued: deque[OutboxRow] = deque()
         """Committed here, and waiting for others to be delivered."""
         self._seen: set[int] = set()
@@ -275,10 +279,10 @@ class Outbox:
             if error.code is not RejectionCode.WORKFLOW_ALREADY_STARTED and error.code not in START_FAILED:
                 raise
             cause = START_FAILED.get(error.code, ExternalFailedCause.WORKFLOW_ALREADY_EXISTS)
-            await self._record(row, parent, lambda s, now: decide_child_start_failed(s, initiated_event_id, cause, now))
+            await self._record(row, parent, self._decision(decide_child_start_failed, initiated_event_id, cause))
             return
         run_id = started.response.run_id
-        await self._tell_parent(parent, lambda s, now: decide_child_started(s, initiated_event_id, run_id, now))
+        await self._tell_parent(parent, self._decision(decide_child_started, initiated_event_id, run_id))
         if state.origins and not started.response.started:
             await self._report_child(parent, initiated_event_id)
         # The row goes last, with the child's release: a crash in between delivers the start again, as a repeat.
@@ -287,7 +291,7 @@ class Outbox:
         if now is not None and not now.state.is_open and await self._is_over(now):
             await self._leave_behind(row, now, event)
         elif child.state.is_first_task_held:
-            await self._record(row, child, decide_release_first_task)
+            await self._record(row, child, self._decision(decide_release_first_task))
         else:
             await self._remove(row)
 
@@ -310,7 +314,7 @@ class Outbox:
             await self._remove(row)
             return
         await self._apply_close_policy(row, parent, child, event.parent_close_policy)
-        await self._record(row, child, decide_release_first_task)
+        await self._record(row, child, self._decision(decide_release_first_task))
 
     async def _is_over(self, entry: RunEntry) -> bool:
         """Whether the run is closed for good: a close that is not durable yet may be lost."""
@@ -357,7 +361,7 @@ class Outbox:
                 reason="by parent close policy",
             )
             by = parent.state.ref
-            await self._tell(child, lambda s, now: decide_cancel_request(s, cancel, now, external=by))
+            await self._tell(child, self._decision(decide_cancel_request, cancel, external=by))
 
     @staticmethod
     def _is_child_of(target: RunEntry, parent: RunEntry) -> bool:
@@ -373,7 +377,7 @@ class Outbox:
         while closing is not None:
             if parent is not None and await self._tell_parent(
                 parent,
-                lambda s, now: decide_child_closed(s, effect.initiated_event_id, closing, now, run_id=run_id),
+                self._decision(decide_child_closed, effect.initiated_event_id, closing, run_id=run_id),
             ):
                 break
             # It is closed for good, or deleted even; after a reset another run waits for the child.
@@ -404,13 +408,11 @@ class Outbox:
         namespace, workflow_id = pending.namespace or current.state.namespace, pending.workflow_id
         child = await self._find(namespace, workflow_id, pending.run_id)
         if child is not None and child.state.is_first_task_held:
-            await self._tell(child, decide_release_first_task)
+            await self._tell(child, self._decision(decide_release_first_task))
         end = await self._end_of(namespace, workflow_id, pending.run_id)
         if end is not None:
             run_id, closing = end
-            await self._tell(
-                current, lambda s, now: decide_child_closed(s, initiated_event_id, closing, now, run_id=run_id)
-            )
+            await self._tell(current, self._decision(decide_child_closed, initiated_event_id, closing, run_id=run_id))
 
     async def _end_of(self, namespace: str, workflow_id: str, run_id: str) -> tuple[str, Event] | None:
         """The event that ended the chain of this run, with the run that it ended; None while the chain goes on."""
@@ -452,14 +454,12 @@ class Outbox:
             target,
             namespace,
             child_only=event.child_workflow_only,
-            decide=lambda s, now: decide_signal(s, request, now, external=sender_ref),
+            decide=self._decision(decide_signal, request, external=sender_ref),
         )
         if cause is None:
-            await self._record(row, sender, lambda s, now: decide_external_signaled(s, initiated_event_id, now))
+            await self._record(row, sender, self._decision(decide_external_signaled, initiated_event_id))
         else:
-            await self._record(
-                row, sender, lambda s, now: decide_external_signal_failed(s, initiated_event_id, cause, now)
-            )
+            await self._record(row, sender, self._decision(decide_external_signal_failed, initiated_event_id, cause))
 
     async def _cancel(self, row: OutboxRow, sender: RunEntry, initiated_event_id: int) -> None:
         event = await self._asking_event(sender, initiated_event_id, RequestCancelExternalWorkflowExecutionInitiated)
@@ -478,16 +478,14 @@ class Outbox:
             target,
             namespace,
             child_only=event.child_workflow_only,
-            decide=lambda s, now: decide_cancel_request(
-                s, request, now, external=sender_ref, external_initiated_event_id=initiated_event_id
+            decide=self._decision(
+                decide_cancel_request, request, external=sender_ref, external_initiated_event_id=initiated_event_id
             ),
         )
         if cause is None:
-            await self._record(row, sender, lambda s, now: decide_external_cancel_requested(s, initiated_event_id, now))
+            await self._record(row, sender, self._decision(decide_external_cancel_requested, initiated_event_id))
         else:
-            await self._record(
-                row, sender, lambda s, now: decide_external_cancel_failed(s, initiated_event_id, cause, now)
-            )
+            await self._record(row, sender, self._decision(decide_external_cancel_failed, initiated_event_id, cause))
 
     async def _reach(
         self, sender: RunEntry, target: ExecutionRef, namespace: str, *, child_only: bool, decide: Decision
@@ -508,6 +506,10 @@ class Outbox:
         return None
 
     # --- small parts ------------------------------------------------------------------------------------------------
+
+    def _decision(self, decide: Callable[..., Transition | Rejection | None], *args: Any, **facts: Any) -> Decision:
+        """The decision with these arguments, under the limits of the run's own namespace."""
+        return lambda state, now: decide(state, *args, now, limits=self._limits_of(state.namespace), **facts)
 
     async def _find(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry | None:
         try:
