@@ -425,7 +425,7 @@ FAULTS: tuple[Fault, ...] = (
         "once-child-left-behind",
         "a child that was started while its parent closed is held for ever",
         "clew.engine.outbox:Outbox._leave_behind",
-        "await self._record(row, child, decide_release_first_task)",
+        "await self._record(row, child, self._decision(decide_release_first_task))",
         "await self._remove(row)",
     ),
     Fault(
