@@ -123,8 +123,8 @@ soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and 
 	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
 .PHONY: crash-soak
-crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and file operation, cut the power at thousands of moments
-	CLEW_KILLS=300 CLEW_POWER_LOSS_MOMENTS=3000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
+crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and file operation, cut the power at 1,500 moments
+	CLEW_KILLS=45 CLEW_POWER_LOSS_MOMENTS=1500 CLEW_COMMIT_KILLS=150 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=120 \
 		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest tests/crash $(ARGS)
 
 .PHONY: partition-soak

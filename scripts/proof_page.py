@@ -90,7 +90,28 @@ def _simulation_lines() -> list[str]:
             [*rows, _simulation_row("**all**", total)],
         ),
         "",
-        "Each seed that broke a law led to a mend: of the engine, which is among the following, or of the simulation.",
+        *_failed_lines(parts),
+    ]
+
+
+def _failed_lines(parts: Sequence[dict[str, Any]]) -> list[str]:
+    """What each seed that broke a law led to, as `failed_seeds.json` has it; one that it lacks is said to be open."""
+    told = {one["seed"]: one for one in _record("simulation/failed_seeds.json")}
+    whats = {fault.name: fault.what for fault in FAULTS}
+    rows: list[tuple[object, ...]] = []
+    for seed, commit in ((seed, part.get("commit", "earlier")) for part in parts for seed in part["failed"]):
+        one = told.get(seed)
+        if one is None:
+            rows.append((str(seed), commit, "", "not explained yet", ""))
+            continue
+        pin = f"the plan `{one['plan']}`" if one.get("plan") else one.get("of") or whats[one["fault"]]
+        rows.append((str(seed), commit, one["broke"], one["mend"], pin))
+    is_open = sum(row[3] == "not explained yet" for row in rows)
+    return [
+        f"{len(rows)} seeds broke a law on the code that they ran on. Each was run again there, and on the commit "
+        f"that mends what it showed, alone; {is_open} are not explained.",
+        "",
+        *_table(("seed", "code", "what broke", "mended by", "what it was, or what pins it"), rows),
     ]
 
 
@@ -171,9 +192,22 @@ def _soak_lines() -> list[str]:
                 ("bytes of the file for each event", told["store_bytes_per_event"]),
                 ("bytes of the file for each byte of history", told["bytes_for_each_of_history"]),
                 ("memory of the process that lived on, early and late in its half", f"{early:,} and {late:,} KiB"),
+                *_kept_rows(told),
                 ("open files of it, early and late", f"{told['files'][0]} and {told['files'][1]}"),
             ],
         ),
+    ]
+
+
+def _kept_rows(told: dict[str, Any]) -> list[tuple[object, ...]]:
+    from tests.soak.__main__ import KEPT_BLOCKS_MAX, KEPT_BYTES_MAX
+
+    if "kept_bytes" not in told:
+        return []
+    return [
+        ("runs that it did in the second half of that", told["runs_compared"]),
+        (f"memory that stayed of each (more than {KEPT_BYTES_MAX} fail)", f"{told['kept_bytes']} bytes"),
+        (f"Python objects that stayed of each (more than {KEPT_BLOCKS_MAX:g} fail)", told["kept_blocks"]),
     ]
 
 
@@ -184,10 +218,11 @@ def _crash_lines() -> list[str]:
         return [*lines, *_missing("make crash-soak")]
     rows: list[tuple[object, ...]] = []
     for name, sweep in sorted(told.items()):
+        commit = sweep.get("commit", "not kept")
         kills = sweep.get("kills", {})
         count = sum(kills.values()) if isinstance(kills, dict) else kills
-        others = {key: value for key, value in sweep.items() if key not in ("kills", "seconds")}
-        rows.append((name.replace("_", ", "), count, _facts(kills), _facts(others)))
+        others = {key: value for key, value in sweep.items() if key not in ("kills", "seconds", "commit")}
+        rows.append((name.replace("_", ", "), commit, count, _facts(kills), _facts(others)))
     return [
         *lines,
         "Processes killed by `SIGKILL` at commits and file operations, each sweep with everything that was "
@@ -195,7 +230,7 @@ def _crash_lines() -> list[str]:
         "looked for afterwards, and disks put together as a loss of power would have left them at as many moments "
         "(`make crash-soak`).",
         "",
-        *_table(("sweep", "kills", "where", "checked"), rows),
+        *_table(("sweep", "code", "kills", "where", "checked"), rows),
     ]
 
 

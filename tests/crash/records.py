@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -26,5 +27,7 @@ def record(name: str, began: float, **facts: Any) -> None:
     if not os.environ.get("CLEW_CRASH_RECORD"):
         return
     records = json.loads(PATH.read_text()) if PATH.exists() else {}
-    records[name] = {"seconds": round(time.monotonic() - began), **facts}
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PATH.parent).stdout.strip()
+    records[name] = {"commit": commit, "seconds": round(time.monotonic() - began), **facts}
     PATH.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")

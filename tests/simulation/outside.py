@@ -39,8 +39,9 @@ class Outside:
         """By run id, scheduled event and attempt: when it began first."""
         self.failed: dict[tuple[str, int, int], float] = {}
         """Likewise: when its failure was sent, which the engine then said it had taken."""
-        self.local_failed: dict[tuple[str, str, str, int], float] = {}
-        """By worker, run id, activity and attempt: when a local attempt failed."""
+        self.local_failed: dict[tuple[object, int], float] = {}
+        """By local step, as its worker runs it, and attempt: when that failed. A worker that has dropped a run, and
+        runs it anew, runs its steps anew."""
         self.balances = dict.fromkeys(accounts, BALANCE)
         self.done: dict[str, tuple[Any, int]] = {}
         """What took effect under each key, and what was answered."""
@@ -85,18 +86,18 @@ class Outside:
         """The engine took the failure of an attempt."""
         self.failed[task.token.run_id, task.token.scheduled_event_id, task.attempt] = sent_at
 
-    def note_local(self, worker: str, task: ActivityTask, pause: Callable[[int], float]) -> None:
-        """A local attempt begins, on a worker that must have waited since the one before it failed."""
-        before = self.local_failed.get((worker, task.token.run_id, task.activity_id, task.attempt - 1))
+    def note_local(self, step: object, task: ActivityTask, pause: Callable[[int], float]) -> None:
+        """An attempt at a local step begins, on a worker that must have waited since the one before it failed."""
+        before = self.local_failed.get((step, task.attempt - 1))
         if before is not None and self._time() < before + pause(task.attempt - 1) - 1e-6:
             self.complaints.append(
                 f"law 8: attempt {task.attempt} of local {task.activity_id} begins {self._time() - before:g} s after "
                 "the one before it failed"
             )
 
-    def note_local_failure(self, worker: str, task: ActivityTask) -> None:
-        """A local attempt fails."""
-        self.local_failed[worker, task.token.run_id, task.activity_id, task.attempt] = self._time()
+    def note_local_failure(self, step: object, task: ActivityTask) -> None:
+        """An attempt at a local step fails."""
+        self.local_failed[step, task.attempt] = self._time()
 
     def move(self, key: str, account: str, change: int) -> int:
         """Change a balance, once a key."""

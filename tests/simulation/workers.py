@@ -228,12 +228,12 @@ class SimWorker:
         key = task.idempotency_key if local is None else local.make_key()
         self._outside.note_begin(task, key, values, None if local is None else local.token)
         if local is not None:
-            self._outside.note_local(self.name, task, lambda attempt: pause_after(FAST_RETRY, attempt))
+            self._outside.note_local(local, task, lambda attempt: pause_after(FAST_RETRY, attempt))
         if takes:
             await asyncio.sleep(takes * (0.5 + self._chance.random()))
         if task.attempt <= values.get("fails", 0):
             if local is not None:
-                self._outside.note_local_failure(self.name, task)
+                self._outside.note_local_failure(local, task)
             raise _Failed(Failure(message="as the program says", info=ApplicationInfo(type="Planned")))
         if task.activity_type == "outer":
             return 0

@@ -34,6 +34,6 @@ def test_a_kilobyte_of_each_run_is_noticed() -> None:
         compare(reports(bytes_a_run=1_000))
 
 
-def test_two_small_objects_of_each_run_are_noticed() -> None:
+def test_two_small_objects_of_each_of_the_three_runs_are_noticed() -> None:
     with pytest.raises(AssertionError, match="Python objects stay of each run"):
-        compare(reports(bytes_a_run=120, blocks_a_run=2))
+        compare(reports(bytes_a_run=360, blocks_a_run=6))
