@@ -399,7 +399,7 @@ def versions_in_file_alone(path: str, copy: Path) -> list[int]:
 # --- room for the log ------------------------------------------------------------------------------------------
 
 
-def test_a_log_gets_its_room_at_once_and_what_is_in_it_survives_a_crash(tmp_path: Path) -> None:
+def test_a_log_gets_its_room_by_pieces_and_what_is_in_it_survives_a_crash(tmp_path: Path) -> None:
     path = str(tmp_path / "s.db")
 
     async def test(store: SqliteStore, loop: Loop) -> None:
@@ -407,11 +407,16 @@ def test_a_log_gets_its_room_at_once_and_what_is_in_it_survives_a_crash(tmp_path
         row = insert(1)
         await commit(store, row)
         last = 2
-        while os.stat(path + "-wal").st_size < log_room.LOG_ROOM_BYTES:
+        size = pieces = 0
+        while size < log_room.LOG_ROOM_BYTES:
             assert last < 500, "the room of the log is never laid out"
             last += 1
             row = update(row, batches=(batch(last),))
             await commit(store, row)
+            before, size = size, os.stat(path + "-wal").st_size
+            assert size - before <= log_room.PIECE_BYTES + 100_000, "a piece, and the commit itself"
+            pieces += size - before > log_room.PIECE_BYTES / 2
+        assert pieces >= log_room.LOG_ROOM_BYTES // log_room.PIECE_BYTES
         last += 1
         await commit(store, update(row, batches=(batch(last),)))
         assert os.stat(path + "-wal").st_size == log_room.LOG_ROOM_BYTES

@@ -36,8 +36,9 @@ _IDLE_SECONDS: Final = 1.0
 _IDLE_SECONDS_MAX: Final = 60.0
 """The longest pause between two tries, while a reader keeps the log from being tidied."""
 
-_FIRST_LOOK_COMMITS: Final = 24
-"""After so many transactions the room of the log is laid out; a program that makes fewer need not wait for it."""
+_PIECE_COMMITS: Final = 24
+"""After so many transactions a piece of the room of the log is laid out, and after as many more the next; a program
+that makes few need not wait for it."""
 
 _LOOK_COMMITS: Final = 128
 """How often, in transactions, the thread looks at the log from then on, and so has a commit of its own, with which the
@@ -95,7 +96,7 @@ class WriterThread(StoreThread):
         self._commit_count = 0
         """All others."""
         self._is_laid_out = path == MEMORY
-        self._look_at = _FIRST_LOOK_COMMITS
+        self._look_at = _PIECE_COMMITS
         self._is_log_tidy = True
 
     @property
@@ -232,11 +233,10 @@ class WriterThread(StoreThread):
         return self._commit_count + self._here_count >= self._look_at
 
     def _look_at_log(self) -> None:
-        self._look_at = self._commit_count + _LOOK_COMMITS
         if not self._is_laid_out:
-            self._is_laid_out = True
-            lay_out_log(self._connection, self._wal_path)
-        elif self._log_bytes() > WAL_KEPT_BYTES:
+            self._is_laid_out = not lay_out_log(self._connection, self._wal_path)
+        self._look_at = self._commit_count + (_LOOK_COMMITS if self._is_laid_out else _PIECE_COMMITS)
+        if self._log_bytes() > WAL_KEPT_BYTES:
             self._checkpoint("RESTART", _WAL_RESET_WAIT_MS)
 
     def _log_bytes(self) -> int:
