@@ -39,11 +39,10 @@ async def slow(seconds: float) -> float:
     return seconds
 
 
-def _steps() -> list[Any]:
+def _steps(*seconds: float) -> list[Any]:
     return [
         workflow.start_activity(fail_now, **ONCE),
-        workflow.start_activity(slow, 0.2, **ONCE),
-        workflow.start_activity(slow, 0.4, **ONCE),
+        *(workflow.start_activity(slow, each, **ONCE) for each in seconds or (0.2, 0.4)),
     ]
 
 
@@ -52,6 +51,13 @@ class Uncaught:
     @workflow.run
     async def run(self) -> None:
         await asyncio.gather(*_steps())
+
+
+@workflow.defn
+class OutlivedBySiblings:
+    @workflow.run
+    async def run(self) -> None:
+        await asyncio.gather(*_steps(3600, 3600))  # no machine is so slow that they would be through before
 
 
 @workflow.defn
@@ -75,13 +81,13 @@ class ReturnsExceptions:
 
 
 async def test_uncaught_fails_at_once_and_asks_the_siblings_to_stop(caplog: pytest.LogCaptureFixture) -> None:
-    async with engine() as client, worker(client, [Uncaught], [fail_now, slow]):
-        handle = await client.start_workflow(Uncaught.run, id="uncaught", task_queue=QUEUE)
-        error = await settled(handle, 5)
+    async with engine() as client, worker(client, [OutlivedBySiblings], [fail_now, slow]):
+        handle = await client.start_workflow(OutlivedBySiblings.run, id="uncaught", task_queue=QUEUE)
+        error = await settled(handle)
         assert isinstance(error, WorkflowFailureError)
         assert isinstance(error.cause, ActivityError)
         assert not await events(handle, e.ActivityTaskCompleted)
-        await replay_check(handle, Uncaught)
+        await replay_check(handle, OutlivedBySiblings)
     no_errors(caplog)
 
 
