@@ -96,33 +96,39 @@ class MetricMeter(ABC):
 
     @abstractmethod
     def create_counter(self, name: str, description: str | None = None, unit: str | None = None) -> MetricCounter:
-        """Make a counter."""
+        """Make a counter.
+
+        Args:
+            name: Of the metric.
+            description: A sentence for those who read the metrics.
+            unit: What is counted, such as ``bytes``.
+        """
 
     @abstractmethod
     def create_histogram(self, name: str, description: str | None = None, unit: str | None = None) -> MetricHistogram:
-        """Make a histogram of whole numbers."""
+        """Make a histogram of whole numbers; for the arguments see `create_counter`."""
 
     @abstractmethod
     def create_histogram_float(
         self, name: str, description: str | None = None, unit: str | None = None
     ) -> MetricHistogramFloat:
-        """Make a histogram of numbers."""
+        """Make a histogram of numbers; for the arguments see `create_counter`."""
 
     @abstractmethod
     def create_histogram_timedelta(
         self, name: str, description: str | None = None, unit: str | None = None
     ) -> MetricHistogramTimedelta:
-        """Make a histogram of durations."""
+        """Make a histogram of durations; for the arguments see `create_counter`."""
 
     @abstractmethod
     def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
-        """Make a gauge of whole numbers."""
+        """Make a gauge of whole numbers; for the arguments see `create_counter`."""
 
     @abstractmethod
     def create_gauge_float(
         self, name: str, description: str | None = None, unit: str | None = None
     ) -> MetricGaugeFloat:
-        """Make a gauge of numbers."""
+        """Make a gauge of numbers; for the arguments see `create_counter`."""
 
     @abstractmethod
     def with_additional_attributes(self, additional_attributes: MetricAttributes) -> MetricMeter:

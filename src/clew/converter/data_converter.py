@@ -95,7 +95,16 @@ class DataConverter:
     async def decode_values(
         self, payloads: Payloads, type_hints: Sequence[Any] | None = None, what: str = ""
     ) -> list[Any]:
-        """Decode stored payloads and convert them; `what` names them in messages."""
+        """Decode stored payloads and convert them.
+
+        Args:
+            payloads: As they are in history.
+            type_hints: The type of each value; what its JSON gives, where there is none.
+            what: Names the values in messages.
+
+        Raises:
+            DecodeError: A payload does not fit its type; the message says which one, and the path in it.
+        """
         return from_stored_payloads(self.payload_converter, await self.decode_stored(payloads), type_hints, what)
 
     async def encode_stored(self, payloads: Payloads) -> Payloads:

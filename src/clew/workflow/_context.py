@@ -206,7 +206,18 @@ def set_update_handler(
     validator: Callable[..., Any] | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = HandlerUnfinishedPolicy.WARN_AND_ABANDON,
 ) -> None:
-    """Set the handler of an update, with its validator; None removes it."""
+    """Set the handler of an update; None removes it.
+
+    Args:
+        name: Of the update.
+        handler: A function or bound method, plain or async; its result is the answer to the caller.
+        validator: Called with the same arguments before the update is accepted; what it raises rejects the update, and
+            leaves no trace in history. It must not change anything.
+        unfinished_policy: What happens if the run ends before the handler does.
+
+    Raises:
+        ValueError: The name is reserved.
+    """
     check_handler_name("update", name)
     current().set_update_handler(name, _update_definition(name, handler, validator, unfinished_policy))
 
