@@ -123,9 +123,9 @@ soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and 
 	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
 .PHONY: crash-soak
-crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and file operation, cut the power at 1,500 moments
-	CLEW_KILLS=45 CLEW_POWER_LOSS_MOMENTS=1500 CLEW_COMMIT_KILLS=150 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=120 \
-		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest tests/crash $(ARGS)
+crash-soak: $(VENV)/.stamp-dev ## Kill programs and nodes at every commit and file operation, cut the power at 1,000 moments
+	CLEW_KILLS=87 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
+		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest --timeout 7200 tests/crash $(ARGS)
 
 .PHONY: partition-soak
 partition-soak: $(VENV)/.stamp-dev ## Cut real nodes, workers, clients and PostgreSQL from each other for minutes (root; ARGS="--seconds …")

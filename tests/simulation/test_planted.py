@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.simulation.hunt import CAUGHT, PAGE, Catch, hunt, page
+from tests.simulation.hunt import CAUGHT, FOUND, PAGE, SOAKED, Catch, hunt, page
 from tests.simulation.planted import FAULTS, Fault, planted
 
 SEEDS_MAX = 25
@@ -38,3 +38,12 @@ def test_every_fault_was_caught_and_is_on_the_page() -> None:
     assert [fault.name for fault in FAULTS if fault.name not in caught] == []
     assert len(FAULTS) >= 25
     assert PAGE.read_text() == page(caught), "make planted-faults"
+
+
+def test_each_seed_that_broke_a_law_is_explained() -> None:
+    parts = [json.loads(line) for line in SOAKED.read_text().splitlines()]
+    told = {one["seed"]: one for one in json.loads(SOAKED.with_name("failed_seeds.json").read_text())}
+    assert sorted(told) == sorted(seed for part in parts for seed in part["failed"])
+    names, plans = {fault.name for fault in FAULTS}, {path.stem for path in FOUND.glob("*.json")}
+    for one in told.values():
+        assert one["fault"] in names or one.get("plan") in plans or one.get("of"), one
