@@ -127,11 +127,19 @@ def check_timeouts(world: World) -> None:
                 case e.ActivityTaskStarted():
                     began[event.scheduled_event_id] = event.event_time
                 case e.ActivityTaskTimedOut() if not (may_be_lost and WORKER_GONE in event.failure.message):
-                    _check_timeout(run, event, scheduled[event.scheduled_event_id], began.get(event.scheduled_event_id))
+                    if world.has_one_time or not _is_of_a_later_attempt(event):
+                        asked = scheduled[event.scheduled_event_id]
+                        _check_timeout(run, event, asked, began.get(event.scheduled_event_id))
                 case e.WorkflowExecutionTimedOut():
                     _check_run_timeout(run, event)
                 case _:
                     pass
+
+
+def _is_of_a_later_attempt(event: e.ActivityTaskTimedOut) -> bool:
+    """Whether an attempt waited too long that was not the first: history does not say by whose clock its wait began."""
+    assert isinstance(event.failure.info, TimeoutInfo), "a timeout says which"
+    return event.failure.info.timeout_type is TimeoutType.SCHEDULE_TO_START and event.failure.cause is not None
 
 
 def _check_timeout(
@@ -247,7 +255,12 @@ def _check_next(run: RunLog, told: e.WorkflowExecutionStarted, wanted: tuple[Any
 
 
 def _check_first_task(run: RunLog, began: e.WorkflowExecutionStarted, *, is_asked: bool) -> None:
-    """A run that has to wait before its first task waits, unless somebody wants an answer of it or its end."""
+    """A run that has to wait before its first task waits, unless somebody wants an answer of it or its end.
+
+    One that has not to wait may be given its first task by a node whose clock is behind that of who started it.
+    """
+    if not began.first_workflow_task_backoff:
+        return
     tasks = (event for event in run.events if isinstance(event, e.WorkflowTaskScheduled))
     first = next(tasks, None)
     if first is None or is_asked or any(isinstance(ev, e.WorkflowExecutionCancelRequested) for ev in run.events):
