@@ -28,7 +28,7 @@ from clew.engine.background import Background
 from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry, is_behind
 from clew.ports.clock import Cancellable, Clock
-from clew.ports.store import DueRun, Store, StoreCorrupt, StoreError
+from clew.ports.store import DueRun, LoadedRun, Store, StoreCorrupt, StoreError, StoreUnavailable
 from clew.ports.telemetry import SILENCE, Telemetry
 
 logger = logging.getLogger("clew.engine")
@@ -253,22 +253,34 @@ class Attention:
             try:
                 found = await self._store.load_runs([run[:2] for run in runs], HISTORY_BYTES_MAX)
             except StoreError as error:
-                logger.warning("attention.load_failed run_keys=%s error=%s", list(instants), error)
-                for shard, run_key, _ in runs:
-                    self.arm_again_later(shard, run_key)
+                failed = error
+            else:
+                for loaded in found:
+                    self._adopt_and_look(loaded, left, instants[loaded.row.run_key])
                 return
-            for loaded in found:
-                row = loaded.row
-                when = instants[row.run_key]
-                try:
-                    entry = self._cache.adopt(row, left, loaded.history)
-                except StoreCorrupt as error:
-                    logger.error("attention.run_unreadable run_key=%s error=%s", row.run_key, error)
-                    continue
-                if entry is None:
-                    self._absent.append((row.shard, row.run_key, when))
-                elif not self._is_closed:
-                    self._look(entry, when, self._clock.now())
+        if len(runs) > 1 and not isinstance(failed, StoreUnavailable):
+            # It may be about one of them, for which the others must not wait: it will fail whenever it is read.
+            for run in runs:
+                if not self._is_closed:
+                    await self._load_and_look([run])
+        elif isinstance(failed, StoreCorrupt):
+            logger.error("attention.run_unreadable run_keys=%s error=%s", list(instants), failed)
+        else:
+            logger.warning("attention.load_failed run_keys=%s error=%s", list(instants), failed)
+            for shard, run_key, _ in runs:
+                self.arm_again_later(shard, run_key)
+
+    def _adopt_and_look(self, loaded: LoadedRun, left: set[int], when: datetime) -> None:
+        row = loaded.row
+        try:
+            entry = self._cache.adopt(row, left, loaded.history)
+        except StoreCorrupt as error:
+            logger.error("attention.run_unreadable run_key=%s error=%s", row.run_key, error)
+            return
+        if entry is None:
+            self._absent.append((row.shard, row.run_key, when))
+        elif not self._is_closed:
+            self._look(entry, when, self._clock.now())
 
     async def _scan_then_arm(self) -> None:
         await self._scan()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import datetime
@@ -59,6 +60,8 @@ the rest of a start."""
 
 FEW_ACTIVITIES: Final = 16
 """A run with more pending activities is kept while any of them may be out: it takes long to read."""
+
+logger = logging.getLogger("clew.engine")
 
 TAIL_EVENTS_MAX: Final = 2_000
 """Recent events kept beside a run to build its next workflow task without reading the store."""
@@ -438,7 +441,6 @@ def entry_of(row: RunRow, history: Sequence[HistoryBatch] = ()) -> RunEntry:
     """
     try:
         state = decode_state(row.state, [(item.kind, item.item_id, item.data) for item in row.items])
-        events = decode_event_batches([batch.events for batch in history]) if history else []
     except Exception as error:
         raise StoreCorrupt(
             f"run {row.run_id} of workflow {row.workflow_id!r} cannot be read ({type(error).__name__}: {error}). It "
@@ -454,11 +456,22 @@ def entry_of(row: RunRow, history: Sequence[HistoryBatch] = ()) -> RunEntry:
     entry.items_are_rows = state.is_wide
     entry.tail_from = state.next_event_id
     entry.durable_last_event_id = state.next_event_id - 1
+    if history:
+        _keep_at_hand(entry, history)
+    return entry
+
+
+def _keep_at_hand(entry: RunEntry, history: Sequence[HistoryBatch]) -> None:
+    """Keep the whole history of a run just read; if it cannot be read, whoever needs it is told when asking."""
+    try:
+        events = decode_event_batches([batch.events for batch in history])
+    except Exception as error:  # noqa: BLE001 (whatever it is, the run itself is sound: its deadlines hold)
+        logger.error("runs.history_unreadable run_id=%s error=%s: %s", entry.state.run_id, type(error).__name__, error)
+        return
     if events and events[0].event_id == 1 and events[-1].event_id == entry.durable_last_event_id:
         entry.tail_from = 1
         entry.remember(events)
         entry.trim_tail()
-    return entry
 
 
 def is_behind(entry: RunEntry, stored_version: int | None) -> bool:

@@ -7,7 +7,9 @@ so that its ``finally`` and ``except`` blocks run; then it clears the frame. Tho
 log, reset context variables of another run, or await on a dead loop. The interpreter calls such a finaliser at most
 once an object and notes that in the object's collector header; an object that has the note is freed without it.
 `bury` sets the note on every suspended frame of a run before the last references go. So memory is freed at once and
-no line of the run is executed.
+no line of the run is executed. What holds frames is followed: the interpreter's own containers, iterators and
+awaitables however far they lead, the user's objects and closures a few steps. A frame behind more of them, and
+``__del__`` of the user's objects, may still run.
 
 The note is bit 0 of the second word of the header, on CPython 3.11 to 3.14 with the global lock. Whether that holds
 in the process at hand is tried once on a coroutine of our own, by `gc.is_finalized`; elsewhere buried frames are kept
@@ -19,7 +21,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
+import itertools
 import sys
 import types
 from collections import deque
@@ -30,20 +34,40 @@ _WORD: Final = ctypes.sizeof(ctypes.c_size_t)
 _NOTE: Final = 1
 
 _FRAMES: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+_NONE: Final[dict[Any, Any]] = {}
+_ITERATORS: Final = (
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
+    *(enumerate, zip, map, filter, reversed),
+    *(type(iter(holder)) for holder in list[Iterable[Any]](([], (), set(), _NONE, _NONE.values(), _NONE.items()))),
+)
 _FOLLOWED: Final = (
     *_FRAMES,
+    *_ITERATORS,
     types.MethodType,
     types.BuiltinMethodType,
+    types.MethodWrapperType,
     types.CellType,
     asyncio.Future,
     contextlib._GeneratorContextManagerBase,
     contextlib._BaseExitStack,
+    contextlib.closing,
+    contextlib.aclosing,
+    functools.partial,
     list,
     tuple,
     dict,
+    set,
+    frozenset,
     deque,
 )  # fmt: skip
-"""What may hold a suspended frame of the run. Other objects are not searched: they lead all over the process."""
+"""What may hold a suspended frame of the run, and is followed however far that leads."""
+
+HOLDERS_DEEP: Final = 3
+"""Of other objects, only those of the user's classes and closures are searched, and no more than so many one behind the
+other: they may lead all over the process."""
+
+BEYOND_MAX: Final = 20_000
+"""Objects looked at behind those; what is beyond is neither kept nor marked."""
 
 OBJECTS_MAX: Final = 1_000_000
 """Objects looked at for one run; bounds the time that an eviction takes. What is beyond is kept rather than freed."""
@@ -100,11 +124,36 @@ def bury(
     waiting = deque(roots)
     futures: list[asyncio.Future[Any]] = []
     seen: set[int] = set()
+    holders: list[Any] = []
+    _follow(waiting, seen, futures, holders, note_progress, OBJECTS_MAX)
+    if waiting:
+        _kept_for_ever.extend(waiting)
+        return
+    most = len(seen) + BEYOND_MAX
+    for _ in range(HOLDERS_DEEP):
+        if not holders or len(seen) > most:
+            break
+        waiting = deque(_held_by(holders))
+        holders = []
+        _follow(waiting, seen, futures, holders, note_progress, most)
+    for future in futures:
+        if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
+            _let_go(future)
+
+
+def _follow(
+    waiting: deque[Any],
+    seen: set[int],
+    futures: list[asyncio.Future[Any]],
+    holders: list[Any],
+    note_progress: Callable[[int], None] | None,
+    objects_max: int,
+) -> None:
+    """Mark the frames that `waiting` leads to; what is left there has not been looked at."""
     while waiting:
         if note_progress is not None:
             note_progress(len(seen))
-        if len(seen) > OBJECTS_MAX:
-            _kept_for_ever.extend(waiting)
+        if len(seen) > objects_max:
             return
         found: list[Any] = []
         for _ in range(min(len(waiting), AT_ONCE)):
@@ -112,8 +161,11 @@ def bury(
             if id(thing) in seen:
                 continue
             seen.add(id(thing))
-            found.append(thing)
             kind = type(cast(object, thing))
+            if _leads_on[kind] == _HOLDS:
+                holders.append(thing)
+                continue
+            found.append(thing)
             if kind in _FRAMES:
                 if is_freeing:
                     _note_finalized(thing)
@@ -124,9 +176,17 @@ def bury(
                 if issubclass(kind, asyncio.Task):
                     thing._log_destroy_pending = False
         waiting += [one for one in gc.get_referents(*found) if _leads_on[type(one)]]
-    for future in futures:
-        if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
-            _let_go(future)
+
+
+def _held_by(holders: list[Any]) -> list[Any]:
+    """What the user's objects and closures refer to that may lead to a frame."""
+    held: list[Any] = []
+    for holder in holders:
+        if type(holder) is types.FunctionType:
+            held += holder.__closure__ or ()  # Its globals are no business of the run.
+        else:
+            held += [one for one in gc.get_referents(holder) if _leads_on[type(one)]]
+    return held
 
 
 _PLAIN_FUTURES: Final = (asyncio.Future, asyncio.Task, asyncio.tasks._GatheringFuture)  # type: ignore[attr-defined]
@@ -143,16 +203,29 @@ def _let_go(future: asyncio.Future[Any]) -> None:
         future.remove_done_callback(callbacks[0][0])
 
 
-class _Kinds(dict[type, bool]):
+class _Kinds(dict[type, int]):
     """Which types are followed. What is found out about types is kept; some live as long as the process then."""
 
-    def __missing__(self, kind: type) -> bool:
-        leads_on = issubclass(kind, _FOLLOWED) or kind.__name__ in _AWAITABLE_WRAPPERS
+    def __missing__(self, kind: type) -> int:
+        if issubclass(kind, _FOLLOWED) or kind.__name__ in _AWAITABLE_WRAPPERS:
+            leads_on = _FOLLOWS
+        else:
+            leads_on = _HOLDS if kind is types.FunctionType or _is_users(kind) else 0
         if len(self) < _KINDS_MAX:
             self[kind] = leads_on
         return leads_on
 
 
+def _is_users(kind: type) -> bool:
+    """Whether a type was made by a class statement, outside of the standard library and of this one."""
+    package = str(kind.__module__).partition(".")[0]
+    is_made = bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, (type, types.ModuleType))
+    return is_made and package != "clew" and package not in sys.stdlib_module_names
+
+
+_FOLLOWS: Final = 1
+_HOLDS: Final = 2
+_HEAP_TYPE: Final = 1 << 9
 _leads_on: Final = _Kinds()
 
 _KINDS_MAX: Final = 1_000

@@ -237,9 +237,12 @@ class WorkflowMachine:
         self._is_broken = True
         roots = self._loop.clear()
         roots += list(self._runtime.conditions)
-        attributes = getattr(self._runtime.instance(), "__dict__", None)
+        instance = self._runtime.instance()
+        attributes = getattr(instance, "__dict__", None)
         if attributes:
             roots.append(attributes)
+        if instance is not None:
+            roots.append(instance)
         if roots:
             bury(roots, self._note_buried, self._loop)
         self._runtime.conditions.clear()

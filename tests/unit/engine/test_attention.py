@@ -15,7 +15,7 @@ from clew.core.pending import PendingTimer
 from clew.engine.attention import LOADED_TOGETHER, Attention
 from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry
-from clew.ports.store import LoadedRun, RunRow, StoreError, StoreUnavailable
+from clew.ports.store import HistoryBatch, LoadedRun, RunRow, StoreCorrupt, StoreError, StoreUnavailable
 from tests.unit.engine.test_runs import entry_of, open_row
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,6 +65,8 @@ class FakeStore:
         self.row: RunRow | None = None
         self.others: list[RunRow] = []
         self.error: StoreError | None = None
+        self.unreadable: dict[int, StoreError] = {}
+        self.history: tuple[HistoryBatch, ...] = ()
         self.before_answer: Callable[[], None] = lambda: None
         self.loads_count = 0
 
@@ -73,9 +75,12 @@ class FakeStore:
         self.before_answer()
         if self.error is not None:
             raise self.error
+        for _, run_key in runs:
+            if run_key in self.unreadable:
+                raise self.unreadable[run_key]
         rows = [*self.others, *([] if self.row is None else [self.row])]
         keys = {run_key for _, run_key in runs}
-        return answered([LoadedRun(row=row) for row in rows if row.run_key in keys])
+        return answered([LoadedRun(row=row, history=self.history) for row in rows if row.run_key in keys])
 
     def find_due_runs(self, shards: object, until: datetime, limit: int) -> Awaitable[list[Any]]:
         return answered([])
@@ -189,6 +194,28 @@ async def test_a_run_that_cannot_be_read_does_not_hold_up_those_read_with_it() -
     bench.store.others[1] = msgspec.structs.replace(bench.store.others[1], state=b"no state")
     await bench.clock.go_to(NOW + timedelta(seconds=11))
     assert [entry.run_key for entry in bench.woken] == [100, 102]
+
+
+@pytest.mark.parametrize("error", [StoreCorrupt("damaged"), StoreError("a value that cannot be taken")])
+async def test_a_run_over_which_the_store_fails_does_not_hold_up_those_read_with_it(error: StoreError) -> None:
+    """The whole call failed because of one of them, again each second, and none was ever woken."""
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 3)
+    bench.store.unreadable[101] = error
+    await bench.clock.go_to(NOW + timedelta(seconds=10))
+    assert [entry.run_key for entry in bench.woken] == [100, 102]
+
+
+async def test_a_run_whose_history_cannot_be_read_is_woken_all_the_same() -> None:
+    """What is due of it may need no history, as its end by a timeout."""
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 1)
+    bench.store.history = (HistoryBatch(first_event_id=1, last_event_id=4, events=b"no events"),)
+    await bench.clock.go_to(NOW + timedelta(seconds=10))
+    assert [entry.run_key for entry in bench.woken] == [100]
+    assert bench.woken[0].tail_from > 1
 
 
 async def test_runs_are_read_again_when_the_store_failed() -> None:

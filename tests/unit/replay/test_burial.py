@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+import contextlib
+import functools
+import gc
+import itertools
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -78,3 +82,75 @@ def test_a_run_of_many_tasks_is_not_evicted_on_the_loop(tasks_count: int, kind: 
     assert eviction.kind == kind  # A turn without a kind is never lent to the service loop.
     eviction.run()
     assert eviction.progress == 7
+
+
+class Holder:
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+def numbers(traces: list[int]) -> Generator[int, None, None]:
+    try:
+        yield from range(10)
+    finally:
+        traces.append(0)
+
+
+def started(traces: list[int]) -> Generator[int, None, None]:
+    generator = numbers(traces)
+    next(generator)
+    return generator
+
+
+def closure_of(generator: Generator[int, None, None]) -> Callable[[], int]:
+    return lambda: next(generator)
+
+
+HOLDERS: dict[str, Callable[[Any], object]] = {
+    "an object": Holder,
+    "objects one in the other": lambda held: Holder(Holder(Holder(held))),
+    "slots": Slotted,
+    "a closure": closure_of,
+    "a partial": lambda held: functools.partial(next, held),
+    "a method": lambda held: held.__next__,
+    "a set": lambda held: {held},
+    "enumerate": enumerate,
+    "zip": lambda held: zip((1, 2, 3), held, strict=False),
+    "map": lambda held: map(str, held),
+    "islice": lambda held: itertools.islice(held, 5),
+    "chain": lambda held: itertools.chain(held, ()),
+    "an iterator": lambda held: iter([held]),
+    "closing": contextlib.closing,
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_whatever_holds_a_generator_its_code_never_runs_again(name: str) -> None:
+    traces: list[int] = []
+
+    async def work() -> None:
+        held = HOLDERS[name](started(traces))
+        await Parked()
+        del held
+
+    coroutine = work()
+    coroutine.send(None)
+    burial.bury([coroutine])
+    del coroutine
+    gc.collect()
+    assert traces == []
+
+
+def test_what_the_users_objects_lead_to_is_looked_at_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burial, "BEYOND_MAX", 1_000)
+    seen: list[int] = []
+    shared = Holder([[number] for number in range(50_000)])
+    burial.bury([shared], seen.append)
+    assert seen[-1] <= 1_000 + burial.AT_ONCE
