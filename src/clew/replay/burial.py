@@ -34,6 +34,7 @@ _WORD: Final = ctypes.sizeof(ctypes.c_size_t)
 _NOTE: Final = 1
 
 _FRAMES: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _NONE: Final[dict[Any, Any]] = {}
 _ITERATORS: Final = (
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
@@ -53,12 +54,7 @@ _FOLLOWED: Final = (
     contextlib.closing,
     contextlib.aclosing,
     functools.partial,
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    deque,
+    *_CONTAINERS,
 )  # fmt: skip
 """What may hold a suspended frame of the run, and is followed however far that leads."""
 
@@ -66,8 +62,14 @@ HOLDERS_DEEP: Final = 3
 """Of other objects, only those of the user's classes and closures are searched, and no more than so many one behind the
 other: they may lead all over the process."""
 
-BEYOND_MAX: Final = 20_000
-"""Objects looked at behind those; what is beyond is neither kept nor marked."""
+HOLDERS_MAX: Final = 200
+"""So many of them are searched, those nearest to the code; what is beyond is neither kept nor marked."""
+
+BEYOND_MAX: Final = 2_000
+"""So many objects are looked at behind them."""
+
+LENGTH_MAX: Final = 100
+"""Longer containers of theirs are not looked into: they are data, or something that runs share."""
 
 OBJECTS_MAX: Final = 1_000_000
 """Objects looked at for one run; bounds the time that an eviction takes. What is beyond is kept rather than freed."""
@@ -121,21 +123,27 @@ def bury(
         loop: Of the run. Its futures let go of the tasks that wait for them: the two refer to each other, and only the
             cycle collector could free them.
     """
-    waiting = deque(roots)
+    holders: dict[int, Any] = {}
+    waiting: deque[Any] = deque()
+    for root in roots:
+        if type(root) is types.FunctionType:
+            waiting += root.__closure__ or ()
+        else:
+            waiting.append(root)
     futures: list[asyncio.Future[Any]] = []
     seen: set[int] = set()
-    holders: list[Any] = []
-    _follow(waiting, seen, futures, holders, note_progress, OBJECTS_MAX)
+    _follow(waiting, seen, futures, holders, note_progress, OBJECTS_MAX, sys.maxsize)
     if waiting:
         _kept_for_ever.extend(waiting)
         return
-    most = len(seen) + BEYOND_MAX
+    most, searched = len(seen) + BEYOND_MAX, 0
     for _ in range(HOLDERS_DEEP):
-        if not holders or len(seen) > most:
+        nearest = list(holders.values())[searched:]
+        if not nearest or len(seen) > most:
             break
-        waiting = deque(_held_by(holders))
-        holders = []
-        _follow(waiting, seen, futures, holders, note_progress, most)
+        searched += len(nearest)
+        waiting = deque(_held_by(nearest, holders))
+        _follow(waiting, seen, futures, holders, note_progress, most, LENGTH_MAX)
     for future in futures:
         if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
             _let_go(future)
@@ -145,15 +153,16 @@ def _follow(
     waiting: deque[Any],
     seen: set[int],
     futures: list[asyncio.Future[Any]],
-    holders: list[Any],
+    holders: dict[int, Any],
     note_progress: Callable[[int], None] | None,
     objects_max: int,
+    length_max: int,
 ) -> None:
-    """Mark the frames that `waiting` leads to; what is left there has not been looked at."""
+    """Mark the frames that `waiting` leads to, not through longer containers; what is left there was not looked at."""
     while waiting:
         if note_progress is not None:
             note_progress(len(seen))
-        if len(seen) > objects_max:
+        if len(seen) > objects_max or len(waiting) > objects_max:
             return
         found: list[Any] = []
         for _ in range(min(len(waiting), AT_ONCE)):
@@ -162,8 +171,7 @@ def _follow(
                 continue
             seen.add(id(thing))
             kind = type(cast(object, thing))
-            if _leads_on[kind] == _HOLDS:
-                holders.append(thing)
+            if kind in _CONTAINERS and len(thing) > length_max:
                 continue
             found.append(thing)
             if kind in _FRAMES:
@@ -175,17 +183,30 @@ def _follow(
                 futures.append(thing)
                 if issubclass(kind, asyncio.Task):
                     thing._log_destroy_pending = False
-        waiting += [one for one in gc.get_referents(*found) if _leads_on[type(one)]]
+        waiting += _sorted_out(gc.get_referents(*found), holders)
 
 
-def _held_by(holders: list[Any]) -> list[Any]:
+def _sorted_out(things: list[Any], holders: dict[int, Any]) -> list[Any]:
+    """Give what is followed, and add to `holders` what is searched."""
+    leading = [one for one in things if _leads_on[type(one)]]
+    followed = [one for one in leading if _leads_on[type(one)] == _FOLLOWS]
+    if len(followed) < len(leading) and len(holders) < HOLDERS_MAX:
+        for one in leading:
+            if _leads_on[type(one)] == _HOLDS and (type(one) is not types.FunctionType or one.__closure__):
+                holders[id(one)] = one
+                if len(holders) == HOLDERS_MAX:
+                    break
+    return followed
+
+
+def _held_by(nearest: list[Any], holders: dict[int, Any]) -> list[Any]:
     """What the user's objects and closures refer to that may lead to a frame."""
     held: list[Any] = []
-    for holder in holders:
+    for holder in nearest:
         if type(holder) is types.FunctionType:
             held += holder.__closure__ or ()  # Its globals are no business of the run.
         else:
-            held += [one for one in gc.get_referents(holder) if _leads_on[type(one)]]
+            held += _sorted_out(gc.get_referents(holder), holders)
     return held
 
 

@@ -336,7 +336,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.is_dead = True
         roots: list[Any] = [*self.tasks, *self._generators]
         if self.ready or self._held:
-            roots += [entry.callback for entry in (*self.ready, *self._held)]
+            for entry in (*self.ready, *self._held):
+                roots += (entry.callback, entry.args)
         self.ready.clear()
         self._held.clear()
         self.held_task = None

@@ -237,6 +237,9 @@ class WorkflowMachine:
         self._is_broken = True
         roots = self._loop.clear()
         roots += list(self._runtime.conditions)
+        timers = [started.timer for started in self._ledger.open.timers.values()]
+        for timer in timers:
+            roots += (timer.callback, timer.args)
         instance = self._runtime.instance()
         attributes = getattr(instance, "__dict__", None)
         if attributes:
@@ -250,8 +253,8 @@ class WorkflowMachine:
         # The parts refer to each other all round. Taken apart they are freed at once, without the cycle collector,
         # which would otherwise spend a third of a busy worker's time on runs that are over.
         runtime = self._runtime
-        for started in self._ledger.open.timers.values():
-            started.timer.pending = None
+        for timer in timers:
+            timer.pending = None
         for part in (runtime.used_handlers, runtime.out, runtime.local, self._ledger, runtime):
             if part is not None:
                 vars(part).clear()

@@ -10,7 +10,9 @@ a future, the loop and the machine.
 
 That nothing else could go on has two sides. The loop tells of callbacks, conditions and cancellations that wait. And
 somebody between the loop and the coroutine may run it by hand (``coroutine.send(None)``, or a task that starts at
-once) and mean to do more when it has stopped. So every frame between must be one that awaits the next.
+once) and mean to do more when it has stopped. So every frame between must be one that awaits the next. What is not
+written in Python has no frame: code that a `map` around ``coroutine.__await__()`` calls at each stop is not seen, nor
+called where nothing stops.
 """
 
 from __future__ import annotations

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
 import itertools
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from clew import workflow
 from clew.replay import burial
 from clew.worker._turns import TASKS_QUICK_MAX, Eviction
+from tests.unit.replay.story import Story
 
 
 class Parked:
@@ -148,9 +151,48 @@ def test_whatever_holds_a_generator_its_code_never_runs_again(name: str) -> None
     assert traces == []
 
 
-def test_what_the_users_objects_lead_to_is_looked_at_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burial, "BEYOND_MAX", 1_000)
-    seen: list[int] = []
-    shared = Holder([[number] for number in range(50_000)])
-    burial.bury([shared], seen.append)
-    assert seen[-1] <= 1_000 + burial.AT_ONCE
+@pytest.mark.parametrize(
+    "shared",
+    [
+        Holder([[number] for number in range(50_000)]),
+        Holder([[[[number] for number in range(90)] for _ in range(90)] for _ in range(90)]),
+        [Holder([number]) for number in range(50_000)],
+    ],
+    ids=["a long list", "many lists", "many objects"],
+)
+def test_what_the_users_objects_lead_to_is_looked_at_only_so_far(
+    shared: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    get_referents = gc.get_referents
+
+    def noting(*things: object) -> list[Any]:
+        found = get_referents(*things)
+        looked_at.append(len(found) if things != (shared,) else 0)
+        return found
+
+    monkeypatch.setattr(burial.gc, "get_referents", noting)
+    burial.bury([[shared]])
+    assert sum(looked_at) <= burial.AT_ONCE * burial.LENGTH_MAX
+
+
+@workflow.defn
+class WithCallbacks:
+    """Leaves a generator in the hands of a timer, and one in those of a callback that never comes."""
+
+    traces: ClassVar[list[int]] = []
+
+    @workflow.run
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(60, print, started(self.traces))
+        loop.call_later(60, closure_of(started(self.traces)))
+        await asyncio.sleep(100)
+
+
+def test_what_timers_hold_never_runs_again() -> None:
+    story = Story(WithCallbacks)
+    story.run()
+    story.cold()
+    gc.collect()
+    assert WithCallbacks.traces == []
