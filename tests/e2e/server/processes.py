@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import clew.cli
+from clew.client import Client, WorkflowHandle
 
 DEADLINE_SECONDS = 90.0
 """Generous: the machine may be busy; nothing here waits longer than what it waits for takes."""
@@ -131,3 +133,18 @@ def run(address: str, *arguments: str) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def start_doubling(client: Client, number: int) -> WorkflowHandle[Any, int]:
+    """Start a run of `Doubling`; a repeat, when a node dies with the answer, is the same start."""
+    return await client.start_workflow(
+        "Doubling", number, id=f"d{number}", task_queue="default", request_id=f"r{number}", result_type=int
+    )

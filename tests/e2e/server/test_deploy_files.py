@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,9 +24,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from clew import activity, workflow
-from clew.client import Client, WorkflowHandle
+from clew.client import Client
 from clew.worker import Worker
-from tests.e2e.server.processes import SOURCES, Process, until
+from tests.e2e.server.processes import SOURCES, Process, free_port, start_doubling, until
 from tests.postgres.databases import execute, server_dsn
 
 pytestmark = pytest.mark.e2e
@@ -152,7 +151,7 @@ async def test_the_nodes_of_the_compose_file_share_a_database_and_one_is_killed(
         assert nodes[0].check_health(json.loads(image_check)) == 0
         async with await Client.connect(addresses) as client:
             async with Worker(client, task_queue="default", workflows=[Doubling], activities=[double]):
-                handles = [await start(client, number) for number in range(RUNS)]
+                handles = [await start_doubling(client, number) for number in range(RUNS)]
                 nodes[0].kill()
                 assert nodes[0].check_health(json.loads(image_check)) != 0
                 nodes[0].restart()
@@ -164,21 +163,6 @@ async def test_the_nodes_of_the_compose_file_share_a_database_and_one_is_killed(
     finally:
         for node in nodes:
             node.kill()
-
-
-async def start(client: Client, number: int) -> WorkflowHandle[Any, int]:
-    """Start a run; a repeat, when a node dies with the answer, is the same start."""
-    return await client.start_workflow(
-        "Doubling", number, id=f"d{number}", task_queue="default", request_id=f"r{number}", result_type=int
-    )
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_the_files_agree_with_each_other_and_with_the_package() -> None:

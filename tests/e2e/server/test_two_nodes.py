@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
 
-from clew.client import Client, WorkflowHandle
-from tests.e2e.server.processes import Process
+from clew.client import Client
+from tests.e2e.server.processes import Process, free_port, start_doubling
 from tests.postgres.databases import create_database, long_test
 
 pytestmark = pytest.mark.e2e
@@ -60,13 +59,13 @@ async def test_either_node_is_killed_under_load_and_nothing_is_lost(tmp_path: Pa
         await asyncio.gather(*(asyncio.to_thread(one.wait_said, "Clew answers at") for one in (first, second)))
         await asyncio.to_thread(worker.wait_said, "Working for")
         async with await Client.connect(addresses) as client:
-            handles = [await start(client, number) for number in range(RUNS // 3)]
+            handles = [await start_doubling(client, number) for number in range(RUNS // 3)]
             first.kill()
-            handles += [await start(client, number) for number in range(RUNS // 3, 2 * RUNS // 3)]
+            handles += [await start_doubling(client, number) for number in range(RUNS // 3, 2 * RUNS // 3)]
             first = node(ports[0])
             await asyncio.to_thread(first.wait_said, "Clew answers at")
             second.kill()
-            handles += [await start(client, number) for number in range(2 * RUNS // 3, RUNS)]
+            handles += [await start_doubling(client, number) for number in range(2 * RUNS // 3, RUNS)]
             async with asyncio.timeout(DEADLINE_SECONDS):
                 results = await asyncio.gather(*(handle.result() for handle in handles))
             assert results == [8 * number for number in range(RUNS)]
@@ -75,18 +74,3 @@ async def test_either_node_is_killed_under_load_and_nothing_is_lost(tmp_path: Pa
     finally:
         for process in (worker, first, second):
             process.kill()
-
-
-async def start(client: Client, number: int) -> WorkflowHandle[object, int]:
-    """Start a run; a repeat, when a node dies with the answer, is the same start."""
-    return await client.start_workflow(
-        "Doubling", number, id=f"d{number}", task_queue="default", request_id=f"r{number}", result_type=int
-    )
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
