@@ -79,6 +79,35 @@ async def a_question_is_refused_for_a_close_that_is_not_durable_yet(shop: Faulty
     assert not is_told
 
 
+async def a_poll_asks_for_an_acceptance_that_is_not_durable_yet(shop: FaultyShop) -> None:
+    """It is told when that is durable, not when it is decided."""
+    worker = await shop.worker()
+    run = await shop.start()
+    await worker.complete(await worker.workflow_task())
+    stage, of = r.UpdateStage.ACCEPTED, update_call().update.request
+    update = r.UpdateWorkflowRequest(namespace="default", workflow_id="w1", wait_stage=stage, request=of)
+    calling = asyncio.ensure_future(shop.service.update_workflow(update))
+    task = await worker.workflow_task()
+    [message] = task.messages
+    acceptance = r.UpdateAcceptance(
+        message_id="a", update_id=of.update_id, sequencing_event_id=message.sequencing_event_id, request=message.request
+    )
+    held = shop.faults.hold("commit_if_current", times=1)
+    answering = asyncio.ensure_future(worker.complete(task, acceptances=(acceptance,)))
+    await until(lambda: held.held_count == 1)
+    poll = r.PollUpdateRequest(
+        namespace="default", workflow_id="w1", run_id=run.run_id, update_id=of.update_id, wait_stage=stage
+    )
+    polling = asyncio.ensure_future(shop.service.poll_update(poll))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_told = polling.done() or calling.done()
+    held.release()
+    await soon(answering)
+    assert (await soon(polling)).stage is (await soon(calling)).stage is stage
+    assert not is_told
+
+
 async def a_run_closes_with_an_update_that_a_caller_knows_as_accepted(shop: FaultyShop) -> None:
     """What the caller knew was older than the close: it was told that the update is abandoned."""
     worker = await shop.worker()

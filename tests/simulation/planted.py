@@ -436,6 +436,13 @@ FAULTS: tuple[Fault, ...] = (
         "return False",
     ),
     Fault(
+        "poll-told-before-durable",
+        "a poll for an update is answered from what is decided and not durable",
+        "clew.engine.updates:UpdateDesk._find_durable",
+        "await settled",
+        "pass",
+    ),
+    Fault(
         "once-abandoned-though-done",
         "an update that its run completed while it closed is told as abandoned",
         "clew.engine.updates:UpdateDesk._after_close",
