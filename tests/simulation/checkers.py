@@ -20,6 +20,7 @@ from clew.model import events as e
 from clew.model.failure import TimeoutType
 from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
+from clew.service.requests import WorkflowDescription
 from clew.workflow._definition import Definition
 from tests.simulation.clients import Call, value_of
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
@@ -267,6 +268,27 @@ def check_timers(world: World) -> None:
                     )
                 case _:
                     pass
+
+
+# --- law 12: why a run waits ------------------------------------------------------------------------------------------
+
+
+def check_why_it_waits(world: World) -> None:
+    """Who asked about an open run was told what it waits for, with all that is pending; of a closed one, nothing."""
+    for client in world.clients:
+        for call in client.calls:
+            if call.action.kind != "describe" or not call.is_ok:
+                continue
+            told: WorkflowDescription = call.answer
+            name, lines = told.info.workflow_id, told.waiting_for
+            is_open = told.info.status is WorkflowExecutionStatus.RUNNING
+            _require(bool(lines) == is_open, "law 12", f"{name} is {told.info.status.value}, and waits for {lines}")
+            pending = [f"activity {one.activity_id} " for one in told.pending_activities]
+            pending += [f"timer {one.timer_id} " for one in told.pending_timers]
+            pending += [f"child workflow {one.workflow_id!r} " for one in told.pending_children]
+            pending += ["workflow task"] if told.pending_workflow_task is not None else []
+            for start in pending if is_open else []:
+                _require(any(line.startswith(start) for line in lines), "law 12", f"{name}: no {start!r} in {lines}")
 
 
 # --- messages between runs --------------------------------------------------------------------------------------------

@@ -436,6 +436,13 @@ FAULTS: tuple[Fault, ...] = (
         "return False",
     ),
     Fault(
+        "timers-not-told",
+        "who asks why a run waits is not told of its timers",
+        "clew.engine.describe:_waiting_for",
+        "for timer in state.timers.values():",
+        "for timer in ():",
+    ),
+    Fault(
         "poll-told-before-durable",
         "a poll for an update is answered from what is decided and not durable",
         "clew.engine.updates:UpdateDesk._find_durable",
