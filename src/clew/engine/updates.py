@@ -119,10 +119,23 @@ class UpdateDesk:
         Raises:
             RPCError: ``update_not_found``.
         """
-        entry = await self._find_durable(request.namespace, request.workflow_id, request.run_id)
         update_id = request.update_id
+        while True:
+            entry = await self._locator.find_current(request.namespace, request.workflow_id, request.run_id)
+            # Registered before what is known is durable: an update that is rejected meanwhile is not known afterwards.
+            was_known = known_update(entry, update_id) is not None
+            waiter = self.register(entry, update_id)
+            try:
+                await self._durable(entry)
+            except BaseException:
+                self.unregister(entry, update_id, waiter)
+                raise
+            if not entry.is_discarded:
+                break
+            self.unregister(entry, update_id, waiter)
         admission = known_update(entry, update_id)
-        if admission is None:
+        if admission is None and not was_known and not waiter.done():
+            self.unregister(entry, update_id, waiter)
             raise RPCError(
                 Rejection(
                     code=RejectionCode.UPDATE_NOT_FOUND,
@@ -130,17 +143,21 @@ class UpdateDesk:
                     f"{request.workflow_id!r}: it was rejected, never arrived, or went to another run; send it again",
                 )
             )
-        return await self._wait(entry, admission, request.wait_stage, self.register(entry, update_id))
+        return await self._wait(entry, admission or UpdateAdmission(update_id=update_id), request.wait_stage, waiter)
 
     async def _find_durable(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
         """The run, once all that is known of it now is durable: what it says of an update is an answer (law 3)."""
         while True:
             entry = await self._locator.find_current(namespace, workflow_id, run_id)
-            settled: asyncio.Future[Any] = self._loop.create_future()
-            self._funnel.apply(entry, Operation(lambda s, now: None, settled))
-            await settled
+            await self._durable(entry)
             if not entry.is_discarded:
                 return entry
+
+    async def _durable(self, entry: RunEntry) -> None:
+        """Wait until all that is known of the run now is durable."""
+        settled: asyncio.Future[Any] = self._loop.create_future()
+        self._funnel.apply(entry, Operation(lambda s, now: None, settled))
+        await settled
 
     def wake(self, entry: RunEntry, transition: Transition) -> None:
         """A committed transition settled updates of this run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +222,26 @@ async def test_an_update_that_ended_before_the_point_does_not_come_again(shop: S
     assert task.messages == ()
     assert (await shop.describe()).pending_updates == ()
     assert (await soon(shop.service.update_workflow(update()))).outcome == outcome
+
+
+async def test_who_asks_for_an_update_while_it_is_rejected_hears_so(tmp_path: Path) -> None:
+    """The run does not know it any more when the answer would be given, and is not durable as it is then."""
+    shop = Shop(f"sqlite:{tmp_path / 'shop.db'}")
+    await shop.open()
+    worker = await shop.worker()
+    await shop.start()
+    sent = asyncio.ensure_future(shop.service.update_workflow(update()))
+    task = await worker.workflow_task()
+    no = r.UpdateRejection(message_id="u1/no", update_id="u1", failure=Failure(message="no", info=ApplicationInfo()))
+    poll = r.PollUpdateRequest(namespace="default", workflow_id="w1", run_id="", update_id="u1")
+    polled = asyncio.ensure_future(shop.service.poll_update(poll))
+    _, _, answered = await soon(asyncio.gather(shop.signal("go"), worker.complete(task, rejections=(no,)), polled))
+    assert answered.outcome is not None
+    assert answered.outcome == (await soon(sent)).outcome
+    with pytest.raises(RPCError) as caught:
+        await soon(shop.service.poll_update(poll))
+    assert caught.value.rejection.code is RejectionCode.UPDATE_NOT_FOUND
+    await shop.close()
 
 
 async def test_an_update_that_was_rejected_does_not_come_again(shop: Shop) -> None:
