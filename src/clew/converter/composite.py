@@ -12,7 +12,8 @@ from __future__ import annotations
 import collections.abc
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeGuard
 
 import msgspec
@@ -218,10 +219,17 @@ class CompositePayloadConverter(PayloadConverter):
     """
 
     def __init__(self, *converters: EncodingPayloadConverter) -> None:
-        self.converters: dict[str, EncodingPayloadConverter] = {c.encoding: c for c in converters}
+        self._converters: Mapping[bytes, EncodingPayloadConverter] = MappingProxyType(
+            {c.encoding.encode(): c for c in converters}
+        )
         self._json = _json_of_standard_chain(converters) if self._is_unchanged() else None
         self._is_standard = self._json is not None and type(self).to_stored is CompositePayloadConverter.to_stored
         self._scalar_decoders = _SCALAR_DECODERS if self._json is not None and self._json.is_by_the_rules else {}
+
+    @property
+    def converters(self) -> Mapping[bytes, EncodingPayloadConverter]:
+        """The converters by encoding, in their order; to change them, give others to ``__init__``."""
+        return self._converters
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
         """See base class."""
@@ -239,7 +247,7 @@ class CompositePayloadConverter(PayloadConverter):
         """See base class."""
         if isinstance(value, RawValue):
             return value.payload
-        for converter in self.converters.values():
+        for converter in self._converters.values():
             payload = converter.to_payload(value)
             if payload is not None:
                 return payload
@@ -252,9 +260,10 @@ class CompositePayloadConverter(PayloadConverter):
         """See base class."""
         if type_hint is RawValue:
             return RawValue(payload)
-        name = payload.metadata.get(ENCODING_KEY, b"").decode("utf-8", "replace")
-        converter = self.converters.get(name)
+        encoding = payload.metadata.get(ENCODING_KEY, b"")
+        converter = self._converters.get(encoding)
         if converter is None:
+            name = encoding.decode("utf-8", "replace")
             raise UnknownEncodingError(
                 f"No payload converter knows the encoding {name!r}; there are {self._names()}. If the data is "
                 "compressed or encrypted, give this data converter the codec that made it."
@@ -310,7 +319,7 @@ class CompositePayloadConverter(PayloadConverter):
         )
 
     def _names(self) -> str:
-        return ", ".join(self.converters) or "none"
+        return ", ".join(converter.encoding for converter in self._converters.values()) or "none"
 
 
 _STANDARD_CHAIN: Final = (BinaryNullPayloadConverter, BinaryPlainPayloadConverter, JSONPlainPayloadConverter)
