@@ -13,6 +13,7 @@ import pytest
 
 from clew import activity, client, worker, workflow
 from clew.client import BlockingClient, Client, ClientConfig, ConnectConfig
+from clew.common import MetricMeter
 from clew.contrib.compression import CompressionCodec
 from clew.contrib.context_propagation import ContextPropagationInterceptor
 from clew.converter import DataConverter
@@ -213,3 +214,37 @@ def test_a_plugin_has_a_name() -> None:
     assert bundle().name() == "bundle"
     assert client.Plugin().name() == "clew.client._plugin.Plugin"
     assert worker.Plugin().name() == "clew.worker._plugin.Plugin"
+
+
+async def test_another_client_is_made_with_the_settings_of_one() -> None:
+    notes: list[str] = []
+    meter = MetricMeter.noop
+    one = Noting("one", notes)
+    async with await Client.connect("sqlite::memory:", identity="me-", plugins=[one], metric_meter=meter) as made:
+        config = made.config()
+        assert (config["identity"], config["plugins"], config["metric_meter"]) == ("me-", [one], meter)
+        config["namespace"] = "returns"
+        other = Client(**config)
+        assert (other.namespace, other.identity) == ("returns", "me-one"), "the plugins configure it anew, once"
+        assert other.config()["connection"] is config["connection"], "no layer of measuring around another"
+        assert (made.namespace, made.config()["namespace"]) == ("default", "default"), "the first one is as it was"
+        with pytest.raises(client.RPCError, match="returns"):
+            await other.count_workflows()
+    assert notes == ["one connects", "one configures the client", "one configures the client"]
+
+
+class Rerouting(client.Plugin):
+    """Gives the client another connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        config["connection"] = self._connection
+        return config
+
+
+async def test_a_plugin_may_give_the_client_another_connection() -> None:
+    async with await Client.connect("sqlite::memory:") as first, await Client.connect("sqlite::memory:") as second:
+        rerouted = Client(first.connection, plugins=[Rerouting(second.connection)])
+        assert rerouted.connection is second.connection

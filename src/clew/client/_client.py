@@ -118,23 +118,31 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         plugins: Sequence[Plugin] = (),
         metric_meter: MetricMeter | None = None,
     ) -> None:
-        config: ClientConfig = {
+        given: ClientConfig = {
+            "connection": connection,
             "namespace": namespace,
             "data_converter": data_converter if data_converter is not None else DataConverter.default,
-            "interceptors": interceptors,
+            "interceptors": tuple(interceptors),
             "identity": identity,
             "default_workflow_query_reject_condition": default_workflow_query_reject_condition,
+            "plugins": tuple(plugins),
+            "metric_meter": metric_meter,
         }
+        self._config = given
+        config = given.copy()
         for plugin in plugins:
             config = plugin.configure_client(config)
+        meter = config["metric_meter"]
         self.namespace = config["namespace"]
-        self.connection = connection if metric_meter is None else measured(connection, metric_meter, self.namespace)
+        self.connection = config["connection"]
+        if meter is not None:
+            self.connection = measured(self.connection, meter, self.namespace)
         self.data_converter = config["data_converter"]
         self.identity = config["identity"] or _identity()
         self.interceptors: Sequence[Interceptor] = tuple(config["interceptors"])
         self.plugins: Sequence[Plugin] = tuple(plugins)
         self.default_workflow_query_reject_condition = config["default_workflow_query_reject_condition"]
-        self._values = Values(self.data_converter, connection.limits)
+        self._values = Values(self.data_converter, self.connection.limits)
         innermost = ServiceOutbound(self)
         outbound: OutboundInterceptor = innermost
         for interceptor in reversed(self.interceptors):
@@ -153,6 +161,21 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def config(self) -> ClientConfig:
+        """Give what this client was made with, for another one with other settings::
+
+            config = client.config()
+            config["namespace"] = "returns"
+            returns = Client(**config)
+
+        It is a copy, from before the plugins, which configure the other client anew. Both clients use one connection:
+        close one of them, when neither is needed any more. Whether there is such a namespace, its first call says.
+        """
+        config = self._config.copy()
+        config["interceptors"] = list(config["interceptors"])
+        config["plugins"] = list(config["plugins"])
+        return config
 
     async def close(self) -> None:
         """Let go of the engine. The last client of a process stops it, after what was accepted is durable."""

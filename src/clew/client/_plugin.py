@@ -11,20 +11,23 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from clew.client._interceptor import Interceptor
-from clew.common import QueryRejectCondition
+from clew.common import MetricMeter, QueryRejectCondition
 from clew.converter import DataConverter
 from clew.service.connection import Connection
 from clew.service.tls import TLSConfig
 
 
 class ClientConfig(TypedDict):
-    """What a client is made with, beside its connection; `Client.connect` explains each."""
+    """What a client is made with; `Client.connect` explains each. ``Client(**config)`` makes one."""
 
+    connection: Connection
     namespace: str
     data_converter: DataConverter
     interceptors: Sequence[Interceptor]
     identity: str | None
     default_workflow_query_reject_condition: QueryRejectCondition | None
+    plugins: Sequence[Plugin]
+    metric_meter: MetricMeter | None
 
 
 @dataclass
