@@ -445,7 +445,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "poll-told-before-durable",
         "a poll for an update is answered from what is decided and not durable",
-        "clew.engine.updates:UpdateDesk._find_durable",
+        "clew.engine.updates:UpdateDesk._durable",
         "await settled",
         "pass",
     ),
