@@ -123,8 +123,8 @@ soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and 
 	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
 .PHONY: crash-soak
-crash-soak: $(VENV)/.stamp-dev ## Kill programs at 87 file operations, nodes at each of 60 commits; cut the power at 1,000 moments
-	CLEW_KILLS=87 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
+crash-soak: $(VENV)/.stamp-dev ## Kill programs at 240 file operations, nodes at each of 60 commits; cut the power at 1,000 moments
+	CLEW_KILLS=240 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
 		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest --timeout 7200 tests/crash $(ARGS)
 
 .PHONY: partition-soak
