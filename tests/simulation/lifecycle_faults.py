@@ -13,7 +13,7 @@ LIFECYCLE_FAULTS: Final = (
     Fault(
         "signals-in-reverse",
         "signals of one workflow task are handed over last first",
-        "clew.replay.machine:WorkflowMachine._apply_messages",
+        "clew.replay.applying:ApplyingMachine._apply_messages",
         "for job in jobs:",
         "for job in jobs if updates or len({type(job) for job in jobs}) > 1 else jobs[::-1]:",
     ),

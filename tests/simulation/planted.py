@@ -388,14 +388,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "signals-after-the-end",
         "run does not stand back for signals that came with its task",
-        "clew.replay.machine:WorkflowMachine._apply_messages",
+        "clew.replay.applying:ApplyingMachine._apply_messages",
         "self._holds_main = hold_through > 0",
         "self._holds_main = False",
     ),
     Fault(
         "recorded-step-runs-again",
         "a local step whose marker is there is run again",
-        "clew.replay.machine:WorkflowMachine._feed",
+        "clew.replay.following:FollowingMachine._feed",
         "if kinds[index] is e.MarkerRecorded:",
         "if False:",
     ),

@@ -135,7 +135,7 @@ class WorkflowRuntime(Runtime):
         self.error: BaseException | None = None
         """What fails the workflow task at hand."""
         self.is_stirred = False
-        """Whether something came up that `WorkflowMachine._settle` has to see to, once the code can go no further."""
+        """Whether something came up that `ApplyingMachine._settle` has to see to, once the code can go no further."""
         self.failure: BaseException | None = None
         """What a handler raised that fails the run."""
         self.applied_event_id = 0
