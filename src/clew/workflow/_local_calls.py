@@ -9,7 +9,6 @@ worker get is made of it when somebody wants it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, final
@@ -50,7 +49,26 @@ class LocalActivityCall:
 
     def input(self, args: Sequence[Any]) -> StartLocalActivityInput:
         """Give what interceptors and the worker see, with arguments; theirs to change."""
-        return dataclasses.replace(self._input, args=args, headers={}) if self._is_shared else self._input
+        if not self._is_shared:
+            return self._input
+        kept = self._input
+        # All fields in their order: `dataclasses.replace`, which looks each of them up, takes ten times as long.
+        return StartLocalActivityInput(
+            kept.activity,
+            args,
+            kept.activity_id,
+            kept.schedule_to_close_timeout,
+            kept.schedule_to_start_timeout,
+            kept.start_to_close_timeout,
+            kept.retry_policy,
+            kept.local_retry_threshold,
+            kept.cancellation_type,
+            {},
+            kept.summary,
+            kept.durable,
+            kept.arg_types,
+            kept.ret_type,
+        )
 
 
 _kept: dict[tuple[Any, ...], LocalActivityCall] = {}

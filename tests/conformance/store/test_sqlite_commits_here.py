@@ -19,7 +19,7 @@ import pytest
 from clew.ports.store import CommitStatus, RunWrite, StoreError, StoreFull
 from clew.storage.sqlite import log_room, open_store, writer
 from clew.storage.sqlite.connection import MEMORY, connect_writer
-from clew.storage.sqlite.pace import FAST_SECONDS, PAUSE_SECONDS, SLOW_SECONDS, CommitPace
+from clew.storage.sqlite.pace import FAST_SECONDS, PAUSES, SLOW_SECONDS, WINDOW, CommitPace
 from clew.storage.sqlite.store import SqliteStore
 from clew.storage.sqlite.threads import CallQueue
 from clew.storage.sqlite.writer import is_small
@@ -101,31 +101,55 @@ async def warm_up(disk: Disk, calls: CallQueue) -> None:
     raise AssertionError("200 quick commits, and none was made on the loop")
 
 
-def test_the_figure_falls_with_quick_commits_and_one_slow_one_sets_it() -> None:
+QUICK = FAST_SECONDS / 4
+
+
+def pace_of(*seconds: float) -> CommitPace:
+    """A pace that has seen these, one after the other, at the time 0."""
+    pace = CommitPace()
+    for each in seconds:
+        pace.note(each, 0.0)
+    return pace
+
+
+def test_quick_commits_let_the_loop_wait_and_one_slow_one_forbids_it_for_a_time() -> None:
     pace = CommitPace()
     assert not pace.is_fast(0.0), "nothing is known yet"
     while not pace.is_fast(0.0):
-        pace.note(FAST_SECONDS / 4, 0.0)
-    pace.note(SLOW_SECONDS * 2, 10.0)
+        pace.note(QUICK, 0.0)
+    pace.note(SLOW_SECONDS * 6, 10.0)
+    pause = PAUSES * SLOW_SECONDS * 5
     for _ in range(100):
-        pace.note(0.0, 10.0)
-    assert not pace.is_fast(10.0 + PAUSE_SECONDS / 2)
-    assert pace.is_fast(10.0 + PAUSE_SECONDS)
+        pace.note(QUICK, 10.0)
+    assert not pace.is_fast(10.0 + pause * 0.99)
+    assert pace.is_fast(10.0 + pause * 1.01)
+
+
+def test_after_a_slow_commit_the_writer_has_to_show_that_the_disk_is_quick_again() -> None:
+    pace = pace_of(*[QUICK] * 100, SLOW_SECONDS * 1.1)
+    for _ in range(WINDOW // 2):
+        pace.note(QUICK, 100.0)
+        assert not pace.is_fast(100.0)
+    pace.note(QUICK, 100.0)
+    assert pace.is_fast(100.0)
+
+
+def test_a_longer_pause_is_not_cut_by_a_commit_that_was_less_slow() -> None:
+    pace = pace_of(SLOW_SECONDS * 10, SLOW_SECONDS * 1.01, *[QUICK] * 100)
+    assert not pace.is_fast(PAUSES * SLOW_SECONDS * 8)
 
 
 def test_commits_that_are_all_a_little_slow_do_not_count_as_quick() -> None:
-    pace = CommitPace()
-    for _ in range(1_000):
-        pace.note(FAST_SECONDS * 1.1, 0.0)
-    assert not pace.is_fast(0.0)
+    assert not pace_of(*[FAST_SECONDS * 1.1] * 1_000).is_fast(0.0)
 
 
-def test_now_and_then_one_that_waits_for_a_processor_does_not_make_the_disk_slow() -> None:
+@pytest.mark.parametrize("every", [3, 6, 100])
+def test_now_and_then_one_that_waits_for_a_processor_does_not_make_the_disk_slow(every: int) -> None:
     pace = CommitPace()
     for number in range(1_000):
-        pace.note(SLOW_SECONDS if number % 6 == 0 else FAST_SECONDS / 4, 0.0)
-    assert pace.is_fast(0.0)
-    for _ in range(10):
+        pace.note(SLOW_SECONDS if number % every == 0 else QUICK, 0.0)
+        assert number < 2 * WINDOW or pace.is_fast(0.0)
+    for _ in range(WINDOW // 2):
         pace.note(SLOW_SECONDS, 0.0)
     assert not pace.is_fast(0.0), "now it is slow every time"
 
@@ -215,7 +239,7 @@ def test_a_disk_that_is_quick_again_is_found_to_be_so() -> None:
         for _ in range(100):
             await calls.commit(UNITS)
             assert not disk.was_here, "the pause is not over"
-        disk.now += PAUSE_SECONDS
+        disk.now += PAUSES * SLOW_SECONDS * 4
         await warm_up(disk, calls)
 
     run(test)

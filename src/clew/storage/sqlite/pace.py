@@ -1,12 +1,13 @@
-"""How quickly the disk takes small commits, and whether the loop itself may wait for the next one (docs/adr/0037).
+"""How quickly the disk takes small commits, and whether the loop itself may wait for the next one (docs/adr/0048).
 
-Owns: the figure, and what it allows. Never: commits, or reads a clock: durations and times come in.
+Owns: what is remembered of the last ones, and what that allows. Never: commits, or reads a clock: durations and times
+come in.
 
-How it works: each small commit, wherever it is made, moves the figure by a share. While that is low, the next one may
-be made on the loop. One that takes far longer sets the figure high, and forbids it for a while; then it is for those
-that the writer makes to bring the figure down again. So a disk that turns slow costs the loop one commit. No commit
-counts for more than `COUNTED_SECONDS_MAX`: on a machine with other work now and then one waits for a processor, most of
-all one of the writer's, which has to be given the interpreter, too; that says nothing of the disk.
+How it works: of the last `WINDOW` small commits, wherever they were made, more than half must have been quick. So it is
+what most of them take that counts: on a disk that others use, too, one of a hundred takes thirty times as long as most,
+and an average would follow that one. A commit that takes far longer makes all that was known worthless, and forbids the
+loop to wait for a time that grows with it; then it is for those that the writer makes to show that the disk is quick
+again. So a disk that turns slow costs the loop one commit, and one that is slow now and then a small share of its time.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ FAST_SECONDS: Final = 0.001
 """Below this two changes of thread are a good part of what a commit takes, and nobody notices that the loop waited."""
 
 SLOW_SECONDS: Final = 0.01
-"""A commit that takes longer forbids the loop to wait for others; a turn of workflow code may take five times that."""
+"""A commit that takes longer says that the disk has turned slow; a turn of workflow code may take five times that."""
 
-PAUSE_SECONDS: Final = 1.0
-"""How long it is forbidden then, at least."""
+PAUSES: Final = 20
+"""The loop is forbidden to wait for so many times what a slow commit took beyond `SLOW_SECONDS`: a second for 60 ms."""
 
-COUNTED_SECONDS_MAX: Final = 2 * FAST_SECONDS
+WINDOW: Final = 8
+"""How many commits are looked at."""
 
-_SHARE: Final = 1 / 8
+_MASK: Final = (1 << WINDOW) - 1
+_QUICK_MIN: Final = WINDOW // 2 + 1
 
 
 @final
@@ -32,18 +35,18 @@ class CommitPace:
     """See the module docstring. Used under the lock of the writer's connection."""
 
     def __init__(self) -> None:
-        self._seconds = COUNTED_SECONDS_MAX
-        """The figure; high until there is something to go by."""
+        self._quick_bits = 0
+        """A bit for each of the last commits, the latest the lowest: whether it was quick. None was yet."""
         self._forbidden_until = 0.0
 
     def note(self, seconds: float, now: float) -> None:
         """A small commit took so long."""
         if seconds > SLOW_SECONDS:
-            self._seconds = COUNTED_SECONDS_MAX
-            self._forbidden_until = now + PAUSE_SECONDS
+            self._quick_bits = 0
+            self._forbidden_until = max(self._forbidden_until, now + PAUSES * (seconds - SLOW_SECONDS))
         else:
-            self._seconds += (min(seconds, COUNTED_SECONDS_MAX) - self._seconds) * _SHARE
+            self._quick_bits = (self._quick_bits << 1 | (seconds < FAST_SECONDS)) & _MASK
 
     def is_fast(self, now: float) -> bool:
         """Whether the loop may wait for the next commit."""
-        return self._seconds < FAST_SECONDS and now >= self._forbidden_until
+        return self._quick_bits.bit_count() >= _QUICK_MIN and now >= self._forbidden_until
