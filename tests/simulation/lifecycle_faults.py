@@ -137,4 +137,11 @@ LIFECYCLE_FAULTS: Final = (
         "if not self._wake(entry):",
         "if not self._wake(entry) and False:",
     ),
+    Fault(
+        "once-two-resets-at-once",
+        "of two resets at the same moment each begins a run behind the same one",
+        "clew.engine.resets:Resets._prepare",
+        "if latest.successor is None:",
+        "if True:",
+    ),
 )

@@ -1,23 +1,29 @@
-"""What the simulation found when runs were deleted, and retried, each pinned by a small test.
+"""What the simulation found when runs were deleted, retried and reset, each pinned by a small test.
 
 Owns: `LIFECYCLE_REGRESSIONS`, a part of ``regressions``. Never: plants the faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from clew.adapters import SystemEntropy
+from clew.engine import Engine
 from clew.engine.runs import RunEntry
 from clew.model import commands as c
+from clew.ports.store import CommitStatus, RunWrite, Store
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from clew.service.operations import DeleteWorkflowRequest
 from tests.conformance.service.scripted import soon
 from tests.fleet.shop import FleetShop, Node
+from tests.simulation.faulty_shop import FaultyShop, until
+from tests.simulation.model_store import ModelData, ModelStore
 from tests.unit.engine.test_attention import NOW, Bench
 
 READS_MAX = 20
@@ -94,8 +100,72 @@ async def a_run_is_due_whose_first_event_is_still_being_read() -> None:
     assert len(bench.woken) == 1
 
 
+class _ModelShop(FaultyShop):
+    """A shop on the model store, which answers at once, so that who waits for the same goes on in the same turn.
+
+    Attributes:
+        outcomes: What became of each unit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data = ModelData()
+        self.outcomes: list[CommitStatus] = []
+
+    async def open(self) -> None:
+        """Start an engine on what is stored."""
+        clock = self.clock.attach(asyncio.get_running_loop())
+        store: Store = ModelStore(self._data, clock.now)
+        commit = store.commit_if_current
+
+        def commit_if_current(units: Sequence[tuple[RunWrite, ...]]) -> Any:
+            done: asyncio.Future[list[CommitStatus]] = asyncio.ensure_future(commit(units))
+            self.outcomes += done.result()
+            return done
+
+        store.commit_if_current = commit_if_current  # type: ignore[method-assign]
+        self.engine = Engine(self.faults.wrap(store), clock=clock, entropy=SystemEntropy())
+        self.service = self.engine
+        await self.engine.start()
+
+    def runs_open(self) -> list[str]:
+        """The runs that are open, by id."""
+        return [run.row.run_id for run in self._data.runs.values() if run.row.status.is_open]
+
+
+async def two_resets_read_the_same_run_at_once() -> None:
+    """Both began a run behind it, in one unit: two runs stayed open, or else the store refused both resets."""
+    shop = _ModelShop()
+    await shop.open()
+    try:
+        worker = await shop.worker()
+        await shop.start()
+        await worker.complete(await worker.workflow_task())
+        await shop.restart()  # Now the history is read from the store.
+        held = shop.faults.hold("read_history", times=2)
+        resets = [
+            asyncio.ensure_future(
+                shop.service.reset_workflow(
+                    r.ResetWorkflowRequest(
+                        **W1, reason="again", request_id=name, reset_type=r.ResetType.FIRST_WORKFLOW_TASK
+                    )
+                )
+            )
+            for name in ("one", "two")
+        ]
+        await until(lambda: held.held_count == 2)
+        held.release()
+        made = [(await soon(one)).run_id for one in resets]
+        assert len(shop.runs_open()) == 1
+        assert set(shop.runs_open()) < set(made)
+        assert set(shop.outcomes) == {CommitStatus.COMMITTED}
+    finally:
+        await shop.close()
+
+
 LIFECYCLE_REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-deleted-run-told": a_run_that_was_deleted_through_another_node_is_asked_for,
     "once-deleted-run-woken-for-ever": a_run_that_was_deleted_through_another_node_is_due,
     "once-due-again-and-again": a_run_is_due_whose_first_event_is_still_being_read,
+    "once-two-resets-at-once": two_resets_read_the_same_run_at_once,
 }

@@ -127,23 +127,30 @@ class ModelStore:
         return "" if isinstance(write.state, bytes) else "the state is no bytes"
 
     def _commit_unit(self, unit: tuple[RunWrite, ...]) -> CommitStatus:
-        closing = {write.run_key for write in unit if write.expected_version and not write.status.is_open}
+        closing = {write.run_key for write in unit if not write.status.is_open}
+        inserted: dict[tuple[str, str], int] = {}
         for write in unit:
             if write.expected_version:
                 run = self._data.runs.get(write.run_key)
                 if run is None or run.row.shard != write.shard or run.row.version != write.expected_version:
                     return CommitStatus.VERSION_CONFLICT
-            elif not self._may_insert(write, closing):
+            elif not self._may_insert(write, closing, inserted):
                 return CommitStatus.LATEST_RUN_CONFLICT
+            else:
+                inserted[write.namespace, write.workflow_id] = write.run_key
         for write in unit:
             self._apply(write)
         return CommitStatus.COMMITTED
 
-    def _may_insert(self, write: RunWrite, closing: set[int]) -> bool:
-        latest = self._data.latest.get((write.namespace, write.workflow_id), 0)
+    def _may_insert(self, write: RunWrite, closing: set[int], inserted: dict[tuple[str, str], int]) -> bool:
+        """Whether the run it follows is the latest, counting those that the unit has inserted before, and closes."""
+        name = write.namespace, write.workflow_id
+        latest = inserted.get(name) or self._data.latest.get(name, 0)
         if latest != write.expected_latest_run_key:
             return False
-        return not latest or latest in closing or not self._data.runs[latest].row.status.is_open
+        if not latest or latest in closing:
+            return True
+        return latest in self._data.runs and not self._data.runs[latest].row.status.is_open
 
     def _apply(self, write: RunWrite) -> None:
         data = self._data

@@ -21,7 +21,7 @@ from clew.model.commands import (
     StartTimer,
 )
 from clew.model.events import Event, ExecutionRef, UpdateRequest
-from clew.model.policies import WorkflowExecutionStatus
+from clew.model.policies import WorkflowExecutionStatus, WorkflowIDConflictPolicy
 from clew.model.rejection import RejectionCode
 from clew.service import requests as r
 from clew.service.errors import RPCError
@@ -139,6 +139,31 @@ async def test_the_same_request_resets_once(shop: Shop) -> None:
     await answer(worker, ContinueAsNewWorkflowExecution())
     assert await reset(shop, reset_type=LAST, request_id="once") == new
     assert await reset(shop, run_id=new, reset_type=LAST, request_id="twice") != new
+
+
+async def test_two_resets_at_once_follow_one_another(shop: Shop) -> None:
+    worker = await shop.worker()
+    old = (await shop.start()).run_id
+    await answer(worker, activity(1))
+    made = await asyncio.gather(*(reset(shop, reset_type=FIRST) for _ in range(2)))
+    assert len({old, *made}) == 3
+    latest = (await shop.describe()).info
+    assert latest.status is WorkflowExecutionStatus.RUNNING
+    assert latest.run_id in made
+    [other] = {*made} - {latest.run_id}
+    for run_id in (old, other):
+        assert isinstance((await shop.history(run_id=run_id))[-1], e.WorkflowExecutionTerminated)
+
+
+async def test_two_starts_at_once_that_replace_what_runs_follow_one_another(shop: Shop) -> None:
+    policy = WorkflowIDConflictPolicy.TERMINATE_EXISTING
+    old = (await shop.start()).run_id
+    made = [one.run_id for one in await asyncio.gather(*(shop.start(id_conflict_policy=policy) for _ in range(3)))]
+    assert len({old, *made}) == 4
+    latest = (await shop.describe()).info
+    assert latest.status is WorkflowExecutionStatus.RUNNING
+    for run_id in {old, *made} - {latest.run_id}:
+        assert isinstance((await shop.history(run_id=run_id))[-1], e.WorkflowExecutionTerminated)
 
 
 async def test_resets_that_cannot_be_are_refused(shop: Shop) -> None:

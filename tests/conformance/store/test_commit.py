@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from clew.model.policies import WorkflowExecutionStatus
-from clew.ports.store import CommitStatus, OutboxRow, PendingItem, Store, StoreError
+from clew.ports.store import CommitStatus, OutboxRow, PendingItem, RunWrite, Store, StoreError
 from tests.conformance.store.rows import (
     NAMESPACE,
     T0,
@@ -194,6 +194,46 @@ async def test_a_close_and_the_run_that_continues_it_are_one_unit(
     assert row is not None
     assert (row.run_key, row.status) == (2, WorkflowExecutionStatus.RUNNING)
     assert (await load(store, 1)).status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+
+
+async def test_a_unit_may_pass_over_a_run_that_it_inserts_closed(store: Store) -> None:
+    first = insert(1, "chain")
+    await store.commit_if_current([(first,)])
+    passed = insert(2, "chain", expected_latest_run_key=1, status=WorkflowExecutionStatus.TERMINATED, attention_at=None)
+    last = insert(3, "chain", expected_latest_run_key=2)
+    assert await store.commit_if_current([(close(first), passed, last)]) == [COMMITTED]
+    row = await store.find_run(NAMESPACE, "chain", "")
+    assert row is not None
+    assert (row.run_key, row.status) == (3, WorkflowExecutionStatus.RUNNING)
+    assert (await load(store, 2)).status is WorkflowExecutionStatus.TERMINATED
+    again = insert(4, "chain", expected_latest_run_key=2)
+    assert await store.commit_if_current([(again,)]) == [LATEST], "it is not the latest"
+    following = insert(5, "chain", expected_latest_run_key=3)
+    assert await store.commit_if_current([(close(await load(store, 3)), following)]) == [COMMITTED]
+
+
+async def test_a_unit_may_begin_with_a_run_that_it_passes_over(store: Store) -> None:
+    def unit(first_key: int) -> tuple[RunWrite, ...]:
+        passed = insert(first_key, "new", status=WorkflowExecutionStatus.TERMINATED, attention_at=None)
+        return passed, insert(first_key + 1, "new", expected_latest_run_key=first_key)
+
+    assert await store.commit_if_current([unit(1)]) == [COMMITTED]
+    assert await store.commit_if_current([unit(3)]) == [LATEST], "expected no run, but there is one"
+    assert await store.load_run(0, 3) is None
+
+
+@pytest.mark.parametrize("is_first_closed", [True, False])
+async def test_only_one_run_of_a_unit_follows_another(store: Store, is_first_closed: bool) -> None:
+    first = insert(1, "chain")
+    await store.commit_if_current([(first,)])
+    status = WorkflowExecutionStatus.TERMINATED if is_first_closed else WorkflowExecutionStatus.RUNNING
+    both = [insert(key, "chain", expected_latest_run_key=1, status=status) for key in (2, 3)]
+    assert await store.commit_if_current([(close(first), *both)]) == [LATEST]
+    assert (await load(store, 1)).status is WorkflowExecutionStatus.RUNNING
+    assert await store.load_run(0, 2) is None
+    behind_an_open_one = insert(2, "chain", expected_latest_run_key=1), insert(3, "chain", expected_latest_run_key=2)
+    assert await store.commit_if_current([(close(first), *behind_an_open_one)]) == [LATEST]
+    assert (await load(store, 1)).status is WorkflowExecutionStatus.RUNNING
 
 
 async def test_a_unit_is_all_or_nothing(store: Store) -> None:

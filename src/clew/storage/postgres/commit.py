@@ -197,9 +197,10 @@ class UnitWriter:
         """Make the runs that others follow on no longer the latest; answers which could be."""
         rows: list[tuple[int, int, int]] = []
         for unit in units:
+            own = _passed_over(unit)
             for write in unit:
                 key = write.expected_latest_run_key
-                if key and not write.expected_version:
+                if key and not write.expected_version and key not in own:
                     closing = [
                         w.expected_version
                         for w in unit
@@ -225,12 +226,13 @@ class UnitWriter:
     def _collect(self, units: Iterable[tuple[int, Unit]]) -> Work:
         work = Work()
         for ordinal, unit in units:
+            passed_over = _passed_over(unit) if len(unit) > 1 else ()
             for write in unit:
                 work.run_ordinals.append(ordinal)
-                self._collect_write(work, ordinal, write)
+                self._collect_write(work, ordinal, write, is_latest=write.run_key not in passed_over)
         return work
 
-    def _collect_write(self, work: Work, ordinal: int, write: RunWrite) -> None:
+    def _collect_write(self, work: Work, ordinal: int, write: RunWrite, *, is_latest: bool) -> None:
         shard, run_key = write.shard, write.run_key
         attention_at = write.attention_at
         batches = write.batches
@@ -259,7 +261,7 @@ class UnitWriter:
             if visibility is None:
                 raise ValueError(f"the insert of run {write.run_id!r} has no visibility; an insert needs one")
             names = (stored_text(write.namespace), stored_text(write.workflow_id), write.run_id)
-            work.add("inserts", (*row, *names, *to_visibility_columns(visibility)))
+            work.add("inserts", (*row, *names, *to_visibility_columns(visibility), is_latest))
             if visibility.search_attributes:
                 self._collect_attributes(work, ordinal, write, is_new=True)
         elif visibility is None:
@@ -326,8 +328,17 @@ def _is_linked(unit: Unit) -> bool:
 
 
 def _followed(unit: Unit) -> list[int]:
-    """The runs that runs of this unit follow on."""
-    return [w.expected_latest_run_key for w in unit if not w.expected_version and w.expected_latest_run_key]
+    """The runs in the store that runs of this unit follow on."""
+    own = _passed_over(unit) if len(unit) > 1 else ()
+    keys = [w.expected_latest_run_key for w in unit if not w.expected_version and w.expected_latest_run_key]
+    return [key for key in keys if key not in own]
+
+
+def _passed_over(unit: Unit) -> set[int]:
+    """The runs that this unit inserts, closed already, and follows on: they are never the latest."""
+    inserts = [write for write in unit if not write.expected_version]
+    closed = {write.run_key for write in inserts if write.status not in OPEN_STATUSES}
+    return {write.expected_latest_run_key for write in inserts} & closed
 
 
 def _touched(unit: Unit) -> Sequence[object]:

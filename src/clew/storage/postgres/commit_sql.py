@@ -89,10 +89,10 @@ RUN_SECTIONS: Final = {
         f"WHERE {_GUARD} RETURNING {_RETURNED})",
     ),
     "inserts": Section(
-        (_ORDINAL, *_KEY, ("previous_run_key", "int8"), *_WRITE, *_BATCH, *_NAMES, *_VISIBILITY),
+        (_ORDINAL, *_KEY, ("previous_run_key", "int8"), *_WRITE, *_BATCH, *_NAMES, *_VISIBILITY, ("is_latest", "bool")),
         "new_rows AS MATERIALIZED (SELECT * FROM {rows}), "
         f"new_runs AS (INSERT INTO {{s}}.executions ({_INSERTED}, previous_run_key, is_latest, commit_id, wake_after) "
-        f"SELECT {_INSERTED}, previous_run_key, true, $1, CASE WHEN is_open THEN attention_at END FROM new_rows "
+        f"SELECT {_INSERTED}, previous_run_key, is_latest, $1, CASE WHEN is_open THEN attention_at END FROM new_rows "
         "ON CONFLICT (shard, namespace, workflow_id) WHERE is_latest DO NOTHING RETURNING run_key), "
         "inserts AS (SELECT r.ordinal, r.shard, r.run_key, r.first_event_id, r.last_event_id, r.events "
         "FROM new_rows AS r WHERE (r.run_key IN (SELECT run_key FROM new_runs)) IS TRUE)",
