@@ -307,15 +307,16 @@ class LocalActivities:
 
     def take_requests(self) -> tuple[LocalActivityRequest, ...]:
         """Give what the worker has to run and has not been told yet."""
-        new: list[OpenLocalActivity] = []
+        new: list[LocalActivityRequest] = []
+        told = self._told
         for activity in reversed(self.open.values()):
             if activity.is_told:
                 break
             activity.is_told = True
-            new.append(activity)
+            told[activity.sequence] = activity
+            new.append(self._request(activity))
         new.reverse()
-        self._told.update([(activity.sequence, activity) for activity in new])
-        return tuple([self._request(activity) for activity in new])
+        return tuple(new)
 
     def _request(self, activity: OpenLocalActivity) -> LocalActivityRequest:
         call = activity.call
@@ -325,7 +326,7 @@ class LocalActivities:
             sequence=activity.sequence,
             activity_id=activity.activity_id,
             activity_type=call.activity,
-            input=call.input(activity.args),
+            input=call.asked,
             payloads=activity.payloads,
             attempt=activity.attempt,
             ordinal=activity.ordinal,
@@ -333,11 +334,15 @@ class LocalActivities:
 
     def take_cancellations(self) -> tuple[int, ...]:
         """Give the sequence numbers of those that are to stop."""
+        if not self._cancelled:
+            return ()
         cancelled, self._cancelled = tuple(self._cancelled), []
         return cancelled
 
     def take_forgotten(self) -> tuple[int, ...]:
         """Give the sequence numbers of those whose outcome nobody waits for."""
+        if not self._forgotten:
+            return ()
         forgotten, self._forgotten = tuple(self._forgotten), []
         return forgotten
 

@@ -73,6 +73,7 @@ class LocalActivityRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     What comes of it is recorded at once and then given to `WorkflowMachine.take_recorded`; that of one which is durable
     only with its workflow task (`input.durable` is ``"batch"``) goes to `WorkflowMachine.finish_local_activity`.
+    `input` may be that of others, too: it is not to be changed, and the arguments are those in `payloads`.
     """
 
     sequence: int

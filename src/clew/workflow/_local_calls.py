@@ -3,8 +3,8 @@
 Owns: `LocalActivityCall` and the checks of its options. Never: arguments, or anything that belongs to one run.
 
 How it works: a run that is resumed passes all its finished steps again, and most of them are called with the options of
-the one before. So what was checked is kept, by activity and options, and shared. The input that interceptors and the
-worker get is made of it when somebody wants it.
+the one before. So what was checked is kept, by activity and options, and shared. The worker reads it as it is; the
+input that interceptors get, who may change it, is made of it when there is one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ class LocalActivityCall:
 
     Args:
         input: What it says.
-        is_shared: Whether other calls say the same, so that nobody may be given this very input.
+        is_shared: Whether other calls say the same, so that nobody who may change it is given this very input.
+
+    Attributes:
+        asked: What it says, to be read alone; of a call that is shared without arguments.
     """
 
-    __slots__ = ("_input", "_is_shared", "activity", "activity_id", "cancellation_type", "ret_type")
+    __slots__ = ("_is_shared", "activity", "activity_id", "asked", "cancellation_type", "ret_type")
 
     def __init__(self, input: StartLocalActivityInput, *, is_shared: bool = False) -> None:
-        self._input = input
+        self.asked = input
         self._is_shared = is_shared
         self.activity = input.activity
         self.activity_id = input.activity_id
@@ -48,10 +51,10 @@ class LocalActivityCall:
         self.ret_type = input.ret_type
 
     def input(self, args: Sequence[Any]) -> StartLocalActivityInput:
-        """Give what interceptors and the worker see, with arguments; theirs to change."""
+        """Give what interceptors see, with arguments; theirs to change."""
+        kept = self.asked
         if not self._is_shared:
-            return self._input
-        kept = self._input
+            return kept
         # All fields in their order: `dataclasses.replace`, which looks each of them up, takes ten times as long.
         return StartLocalActivityInput(
             kept.activity,

@@ -7,6 +7,7 @@ all three notes must be alike.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
@@ -19,9 +20,11 @@ import pytest
 from clew import workflow
 from clew.exceptions import ActivityError, EncodeError, NondeterminismError
 from clew.model.failure import ApplicationInfo, Failure
+from clew.model.payload import Payload
 from clew.replay import LocalActivityOutcome, LocalActivityRequest, MachineOptions
 from clew.replay.local_activities import LocalActivities
 from clew.replay.recorded_steps import RecordedSteps
+from clew.workflow._local_calls import local_activity_call
 from tests.unit.replay.story import Story, payloads, value_of
 
 SECOND = timedelta(seconds=1)
@@ -398,11 +401,27 @@ async def test_a_step_that_is_run_again_gets_what_it_was_asked_with() -> None:
     assert [value for _, value in given[2:4]] == [[1], "text"]
 
 
-def test_calls_that_say_the_same_share_nothing_that_can_be_changed() -> None:
+def test_calls_that_say_the_same_are_told_to_the_worker_with_their_own_arguments() -> None:
     requests: list[LocalActivityRequest] = []
     story = _story("in_sequence")
     story.local = lambda request: requests.append(request) or outcome_of(request)  # type: ignore[func-returns-value]
     story.run()
-    assert len({id(request.input) for request in requests}) == len(requests)
-    assert len({id(request.input.headers) for request in requests}) == len(requests)
-    assert [request.input.args for request in requests[2:5]] == [(0,), (1,), (2,)]
+    assert requests[2].input is requests[3].input, "read alone, so one is enough"
+    assert [[bytes(p) for p in request.payloads] for request in requests[2:5]] == [[b"0"], [b"1"], [b"2"]]
+    assert all(request.input.headers == {} for request in requests)
+
+
+def test_interceptors_share_nothing_that_they_can_change() -> None:
+    options = {"start_to_close_timeout": timedelta(seconds=5), "summary": "one", "durable": "batch"}
+    call, again = (local_activity_call("book", int, options) for _ in range(2))
+    assert call is again
+    first, second = call.input((1,)), call.input((2,))
+    for name in (each.name for each in dataclasses.fields(first)):
+        if name not in ("args", "headers"):
+            assert getattr(first, name) == getattr(second, name) == getattr(call.asked, name), name
+    assert (first.args, second.args, call.asked.args) == ((1,), (2,), ())
+    first.headers["trace"] = Payload({}, b"1")
+    first.summary = "other"
+    assert not second.headers
+    assert not call.asked.headers
+    assert (second.summary, call.asked.summary) == ("one", "one")

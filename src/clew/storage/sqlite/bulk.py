@@ -27,6 +27,10 @@ class BulkStatement:
         self._sql = {size: f"{head} {', '.join([row] * size)}{tail}" for size in _SIZES}
         self._size_for = {n: next(size for size in _SIZES if size >= n) for n in range(1, ROWS_MAX + 1)}
 
+    def sql_of(self, count: int) -> str:
+        """The statement for exactly `count` rows, one of those sizes that need no padding."""
+        return self._sql[count]
+
     def step_count(self, values: list[Any]) -> int:
         """How many calls `execute` makes."""
         return -(-len(values) // (self.width * ROWS_MAX))

@@ -2,7 +2,8 @@
 
 Owns: how write units become statements, and who loses when a guard fails. Never: threads.
 
-How it works: the *fast* way writes everything with a few many-row statements and expects all guards to hold; their
+How it works: what most commits of a lone run are, one update that is one row, goes straight to its statement. Else the
+*fast* way writes everything with a few many-row statements and expects all guards to hold; their
 triggers raise when one does not. Then all is rolled back and done again the *careful* way, a savepoint a unit, in
 which exactly the losers lose. When the whole group is one statement it needs no BEGIN and COMMIT around it. Trouble
 with the database itself (full, locked, damaged) fails every call of the group: nothing of it is durable.
@@ -39,6 +40,7 @@ _UPDATE: Final = BulkStatement(
     _UPDATE_WIDTH,
     padding=0,
 )
+_UPDATE_ONE: Final = _UPDATE.sql_of(1)
 _REST: Final = (0,) * (_WIDTH - _UPDATE_WIDTH)
 """What a row of `_WRITE` has beyond one of `_UPDATE`, if it leaves the visibility alone."""
 _HISTORY: Final = BulkStatement(
@@ -160,7 +162,11 @@ class GroupCommitter:
         """Make the units of `calls` durable; one answer a call, in order."""
         try:
             try:
-                self._commit_all(connection, calls)
+                row = _lone_update(calls)
+                if row is not None:
+                    connection.execute(_UPDATE_ONE, row)
+                else:
+                    self._commit_all(connection, calls)
                 return [[CommitStatus.COMMITTED] * len(units) for units in calls]
             except Exception as error:
                 _roll_back(connection)
@@ -289,6 +295,42 @@ class GroupCommitter:
                 work.attributes_put += (write.run_key, name, ordinal, kind, value)
                 if (write.namespace, name) not in self._names:
                     work.names_put += (write.namespace, name, kind)
+
+
+def _lone_update(calls: Sequence[Sequence[Unit]]) -> tuple[Any, ...] | None:
+    """The values of `_UPDATE_ONE`, as `GroupCommitter.collect` has them, if that is all there is to commit."""
+    if len(calls) != 1 or len(calls[0]) != 1 or len(calls[0][0]) != 1:
+        return None
+    write = calls[0][0][0]
+    version, batches, attention_at = write.expected_version, write.batches, write.attention_at
+    if (
+        version == 0
+        or write.visibility is not None
+        or len(batches) != 1
+        or write.tasks_put
+        or write.tasks_delete
+        or write.outbox_put
+        or write.outbox_delete
+        or write.items_put
+        or write.items_delete
+    ):
+        return None
+    (batch,) = batches
+    return (
+        write.run_key,
+        write.shard,
+        version,
+        write.version,
+        *_STATUS_COLUMNS[write.status],
+        1 if write.is_busy else 0,
+        NO_INSTANT if attention_at is None else to_micros(attention_at),
+        write.history_length,
+        write.history_size_bytes,
+        bytearray(write.state),
+        batch.first_event_id,
+        batch.last_event_id,
+        bytearray(batch.events),
+    )
 
 
 def _widened(updates: list[Any]) -> list[Any]:

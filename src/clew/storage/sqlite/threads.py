@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from clew.ports.store import CommitStatus, StoreError
-from clew.storage.sqlite.serving import Call, Job, ReaderThread, StoreThread, T, Unit, answer_of, settle
+from clew.storage.sqlite.serving import Call, Job, ReaderThread, StoreThread, T, Unit
 from clew.storage.sqlite.writer import Committer, WriterThread, is_small
 
 
@@ -59,7 +59,10 @@ class CallQueue:
         if writer is not None and self._has_nothing_else() and is_small(units):
             outcome = writer.commit_here(units)
             if outcome is not None:
-                settle([answer_of(future, outcome)])
+                if isinstance(outcome, StoreError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
                 if writer.take_untold():
                     self.write(_nothing)
                 return future
