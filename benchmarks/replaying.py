@@ -2,6 +2,9 @@
 
 Owns: how such a history looks and how it is replayed. Never: measures (``opcodes`` and ``growth`` do), or has a store.
 
+``--guard`` compares whole processes, turn by turn: one whose machine is guarded, and one in which the guard was never
+set up. Within one process it cannot be taken back, since an audit hook stays.
+
 How it works: the events are what the engine records for a run of `benchmarks.workflows`, in their stored form; decoded
 from it once, as a worker gets them. They end where the run waits, with a workflow task under way.
 """
@@ -10,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -101,7 +106,9 @@ def activities(count: int) -> History:
     return _stored(events)
 
 
-def replay(history: Sequence[e.Event], workflow_class: type = workflows.LocalSequence) -> WorkflowMachine:
+def replay(
+    history: Sequence[e.Event], workflow_class: type = workflows.LocalSequence, *, is_guarded: bool = True
+) -> WorkflowMachine:
     """Replay a history on a new machine."""
     definition = Definition.must_from_class(workflow_class)
     converter = DataConverter.default
@@ -114,7 +121,7 @@ def replay(history: Sequence[e.Event], workflow_class: type = workflows.LocalSeq
         workflow_type=definition.name or "",
         payload_converter=converter.payload_converter,
         failure_converter=converter.failure_converter,
-        options=MachineOptions(runs_local_activities=True),
+        options=MachineOptions(runs_local_activities=True, is_guarded=is_guarded),
     )
     machine.replay(history)
     return machine
@@ -139,28 +146,58 @@ SHAPES: Final[dict[str, tuple[Callable[[int], History], type, int]]] = {
 """How the history is made, what replays it, and the events of one step."""
 
 
+def _measure(shape: str, size: int, runs: int, *, is_guarded: bool) -> tuple[list[float], list[float]]:
+    """The milliseconds of processor time of replays and of decodings."""
+    make, workflow_class, events_a_step = SHAPES[shape]
+    history = make(size // events_a_step)
+    data = _encode(history)
+    replayed, decoded = list[float](), list[float]()
+    for _ in range(runs):
+        clock = time.process_time()
+        _decode(data)
+        decoded.append(1e3 * (time.process_time() - clock))
+        clock = time.process_time()
+        machine = replay(history, workflow_class, is_guarded=is_guarded)
+        replayed.append(1e3 * (time.process_time() - clock))
+        machine.evict()
+    return replayed, decoded
+
+
+def _compare_guard(size: int, rounds: int) -> None:
+    for shape in SHAPES:
+        found: dict[str, list[float]] = {"--guarded": [], "--bare": []}
+        for _ in range(rounds):
+            for kind, figures in found.items():
+                command = [sys.executable, "-m", "benchmarks.replaying", kind, shape, "--events", str(size)]
+                figures.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        guarded, bare = (statistics.median(figures) for figures in found.values())
+        print(
+            f"{shape}, {size} events, medians of {rounds} processes each: guarded {guarded:.2f} ms, without the guard "
+            f"{bare:.2f} ms, share {100 * (guarded - bare) / bare:+.1f} %"
+        )
+
+
 def main() -> None:
     """Print the processor time of a replay of 5,000 and of 50,000 events."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replaying", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--events", type=int, nargs="*", default=[5_000, 50_000])
+    parser.add_argument("--guard", type=int, metavar="ROUNDS", help="compare with processes that have no guard")
+    parser.add_argument("--guarded", choices=SHAPES, help="print the least time alone, of one shape")
+    parser.add_argument("--bare", choices=SHAPES, help="the same in a process without the guard")
     options = parser.parse_args()
-    for name, (make, workflow_class, events_a_step) in SHAPES.items():
-        for size in options.events:
-            history = make(size // events_a_step)
-            data = _encode(history)
-            replayed, decoded = list[float](), list[float]()
-            for _ in range(options.runs):
-                clock = time.process_time()
-                _decode(data)
-                decoded.append(time.process_time() - clock)
-                clock = time.process_time()
-                machine = replay(history, workflow_class)
-                replayed.append(time.process_time() - clock)
-                machine.evict()
+    if shape := options.guarded or options.bare:
+        print(min(_measure(shape, options.events[0], options.runs, is_guarded=options.bare is None)[0]))
+        return
+    for size in options.events:
+        if options.guard:
+            _compare_guard(size, options.guard)
+            continue
+        for shape in SHAPES:
+            replayed, decoded = _measure(shape, size, options.runs, is_guarded=True)
             print(
-                f"{name}, {len(history)} events: replay {1e3 * statistics.median(replayed):.1f} ms "
-                f"(least {1e3 * min(replayed):.1f}), decoding {1e3 * statistics.median(decoded):.1f} ms"
+                f"{shape}, {size} events: replay {statistics.median(replayed):.1f} ms "
+                f"(least {min(replayed):.1f}), decoding {statistics.median(decoded):.1f} ms"
             )
 
 

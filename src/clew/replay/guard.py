@@ -203,13 +203,21 @@ def _refusal(rule: Rule, called: str, frame: types.FrameType, run_label: str) ->
 # --- net 1: audit events --------------------------------------------------------------------------
 
 
+_WATCHED: Final = frozenset((*AUDITED, "import"))
+
+
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if event == "import" and args[0] in CLOCK_REPLACERS:
-        _leave_clock_alone(str(args[0]))
-    if _guarded and get_ident() in _guarded:
-        rule = AUDITED.get(event)
-        if rule is not None and not (event == "open" and _is_time_zone(args[0])):
-            _judge(rule, event)
+    # Most of what the interpreter tells is none of these, and is told of Clew's own doings.
+    if event in _WATCHED:
+        _look_at(event, args)
+
+
+def _look_at(event: str, args: tuple[Any, ...]) -> None:
+    if event == "import":
+        if args[0] in CLOCK_REPLACERS:
+            _leave_clock_alone(str(args[0]))
+    elif _guarded and get_ident() in _guarded and not (event == "open" and _is_time_zone(args[0])):
+        _judge(AUDITED[event], event)
 
 
 def _is_time_zone(path: object) -> bool:

@@ -81,6 +81,7 @@ class RecordedActivities(ShortWay):
     def end(self) -> int:
         """The row is over; give the index of the start of the last task that was passed."""
         self._events, self._kinds, self._main = (), [], None
+        self._loop_frame = self._main_frame = None
         return self.index
 
     def take(self, asked: StartActivityInput) -> Any:

@@ -60,6 +60,7 @@ class RecordedSteps(ShortWay):
     def end(self) -> None:
         """The rest of the row is not for this way."""
         self._events, self._kinds, self._main, self._last = (), [], None, -1
+        self._loop_frame = self._main_frame = None
 
     def take(self, call: LocalActivityCall, args: Sequence[Any]) -> Any:
         """Give the result of a step that the coroutine which calls this is about to await, if history tells it next.

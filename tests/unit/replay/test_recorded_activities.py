@@ -6,7 +6,6 @@ its activities finished one by one or as many as there are, and replayed in two 
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -17,17 +16,24 @@ from clew.exceptions import ActivityError, EncodeError, NondeterminismError
 from clew.model import events as e
 from clew.model.failure import ApplicationInfo, Failure
 from clew.model.policies import DeploymentVersion
-from clew.replay import MachineOptions
 from clew.replay.outbound import Outbound
 from clew.replay.recorded_activities import RecordedActivities
 from clew.replay.short_way import ShortWay
 from clew.workflow._activities import UNSET
-from tests.unit.replay import test_recorded_steps as of_steps
+from tests.unit.replay import noted_programs
+from tests.unit.replay.noted_programs import (
+    OPTIONS,
+    PROGRAMS,
+    SECOND,
+    Odd,
+    Program,
+    note,
+    notes,
+    outcome_of,
+    replayed,
+    steps,
+)
 from tests.unit.replay.story import Story, payloads, value_of
-from tests.unit.replay.test_recorded_steps import PROGRAMS, Odd, Program, note, notes, outcome_of, steps
-
-SECOND = timedelta(seconds=1)
-OPTIONS = MachineOptions(runs_local_activities=True)
 
 
 async def step(name: str, *args: Any, **options: Any) -> Any:
@@ -60,7 +66,7 @@ EXTRA = {program.__name__: program for program in (with_versions_and_searches, w
 
 @pytest.fixture(autouse=True)
 def of_activities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_steps, "step", step)
+    monkeypatch.setattr(noted_programs, "step", step)
     for name, program in EXTRA.items():
         monkeypatch.setitem(PROGRAMS, name, program)
 
@@ -105,12 +111,6 @@ def _run(name: str, *, is_at_once: bool = False, with_signal: bool = False) -> S
     return story
 
 
-def _replayed(story: Story) -> list[Any]:
-    notes.clear()
-    story.replay()
-    return list(notes)
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The activities that took the general way."""
@@ -125,7 +125,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-_NAMES = [*(p for p in of_steps._names() if p.values != ("with_handles",)), *EXTRA]
+_NAMES = [*(p for p in noted_programs.names() if p.values != ("with_handles",)), *EXTRA]
 
 
 @pytest.mark.parametrize("with_signal", [False, True])
@@ -136,9 +136,9 @@ def test_who_looks_sees_the_same(
 ) -> None:
     story = _run(name, is_at_once=is_at_once, with_signal=with_signal)
     live = list(notes)
-    short = _replayed(story)
+    short = replayed(story)
     monkeypatch.setattr(RecordedActivities, "take", lambda *_: UNSET)
-    general = _replayed(story)
+    general = replayed(story)
     assert general == live
     assert short == live
 
@@ -187,10 +187,10 @@ def test_the_versions_of_the_workers_that_had_the_tasks_are_told() -> None:
                 version = DeploymentVersion(deployment_name="d", build_id=str(event.event_id))
                 story.events[place] = msgspec.structs.replace(event, deployment_version=version)
         seen.clear()
-        short = (_replayed(story), list(seen))
+        short = (replayed(story), list(seen))
         patch.setattr(RecordedActivities, "take", lambda *_: UNSET)
         seen.clear()
-        general = (_replayed(story), list(seen))
+        general = (replayed(story), list(seen))
     assert short == general
     assert len({str(version) for version in seen}) > 2
 
@@ -201,7 +201,7 @@ def test_a_program_whose_order_would_suffer_is_seen_through(name: str, monkeypat
     live = list(notes)
     monkeypatch.setattr(ShortWay, "_is_alone", lambda _: True)
     try:
-        reckless = _replayed(story)
+        reckless = replayed(story)
     except Exception:  # noqa: BLE001 (what it comes to, if activities do not wait, is not looked at)
         return
     assert reckless != live, "this program does not test what it is for"
