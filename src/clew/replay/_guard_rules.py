@@ -124,6 +124,8 @@ PATCHES: Final = (
     Patch("random", "_urandom", CHANCE, shown="os.urandom"),
     # Before it draws a name for the file.
     Patch("tempfile", "_get_candidate_names", OUTSIDE, shown="tempfile"),
+    # Before the first use of the module looks for a folder, under names that it draws.
+    Patch("tempfile", "_get_default_tempdir", OUTSIDE, shown="tempfile"),
     Patch("os", "urandom", CHANCE),
     Patch("os", "getrandom", CHANCE),
     Patch("uuid", "uuid1", CHANCE),

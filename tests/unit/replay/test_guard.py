@@ -153,6 +153,14 @@ def test_is_refused_at_the_call_with_line_and_replacement(name: str, call: Calla
     assert isinstance(error, NondeterminismError)
 
 
+def test_the_first_temporary_file_of_a_process_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_name_sequence", None)
+    error = refused(lambda: tempfile.mkstemp())
+    assert error.qualified_name.startswith("tempfile")
+    assert OUTSIDE in str(error)
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="threading.Lock is a class there and stays as it is")
 def test_making_a_lock_is_refused() -> None:
     assert "asyncio.Lock" in str(refused(lambda: threading.Lock()))
