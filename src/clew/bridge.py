@@ -3,7 +3,9 @@
 Owns: the service loop's thread, and how calls and results hop between it and any number of other loops.
 Never: knows what a service is made of (``embedded`` starts an engine in it), or interprets a request.
 
-How it works: a call is put in the service thread's *inbox* and answered into the calling loop's *mailbox*. Each of the
+How it works: a call is put in the service thread's *inbox* and answered into the calling loop's *mailbox*. A caller
+whose loop has nothing else to do does not wake the service thread, but runs what he has put there himself
+(`ServiceLoop.borrow`, docs/adr/0045). Each of the
 two is a deque with a flag "a wake-up is under way", so that a burst of calls costs one wake-up, whatever its size, and
 the same on the way back. The consumer lowers the flag before it empties the deque; so whoever finds the flag up knows
 that his entry will be seen.
@@ -15,10 +17,14 @@ loop that was closed with calls in flight is forgotten.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
+import signal
 import threading
 import weakref
+from _thread import get_ident
+from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, final
@@ -37,8 +43,19 @@ _ABANDONABLE: Final = frozenset((GetHistoryRequest, PollUpdateRequest, QueryWork
 """Requests that change nothing: when their caller has gone, they are cancelled on the service loop too."""
 
 
+_getsignal: Final[Callable[[int], object]] = importlib.import_module("_signal").getsignal
+"""`signal.getsignal` as it is in C: the one in Python writes down what it has found, to look it up in an enumeration,
+which takes 70 µs for a handler of asyncio's."""
+
+_main_thread_id: Final[int] = threading.main_thread().ident or 0
+
 _process: object = object()
 """Stands for this process: a forked child gets another (cheaper to compare than to ask for the process id)."""
+
+
+def _may_be_interrupted() -> bool:
+    """Whether the first Ctrl-C would raise an error in whatever this thread is at."""
+    return get_ident() == _main_thread_id and _getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _note_fork() -> None:
@@ -61,6 +78,8 @@ class ServiceThread:
         self.loop: ServiceLoop = ServiceLoop(self._start_thread)
         self._inbox: deque[Callable[[], None]] = deque()
         self._is_woken = False
+        self._borrower: asyncio.AbstractEventLoop | None = None
+        """The loop whose thread is about to do what was posted."""
         self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
         self._is_stopped = False
         self._process = _process
@@ -78,13 +97,51 @@ class ServiceThread:
         if not self._is_woken:
             if not self.is_alive:
                 return
-            self._is_woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                # The loop was closed between the check and here; otherwise this is a bug.
-                if self.is_alive:
-                    raise
+            if self.loop.is_asleep:
+                loop = asyncio_events._get_running_loop()
+                if loop is not None and (loop is self._borrower or self._may_borrow(loop)):
+                    return
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # The loop was closed between the check and here; otherwise this is a bug.
+            if self.is_alive:
+                raise
+
+    def _may_borrow(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Let the calling thread do what was posted, as soon as the callback at hand is over; gives whether it will."""
+        if type(loop) is not asyncio.SelectorEventLoop or loop._ready or _may_be_interrupted():  # type: ignore[attr-defined]
+            return False
+        self._borrower = loop
+        self.loop.promise(self._drain)
+        loop.call_soon(self._borrow, loop)
+        return True
+
+    def _borrow(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._borrower = None
+        self.loop.end_promise()
+        if not self._inbox or self._is_woken or not self.is_alive:
+            return
+        try:
+            if not self.loop.borrow(loop, self._drain):
+                self._wake()
+        except BaseException as error:
+            self._break_off(error)
+            raise
+
+    def _break_off(self, error: BaseException) -> None:
+        """Something of the service was broken off in the middle: nothing that it has in memory can be trusted."""
+        _log.error(
+            "service.broken_off by=%s: the service of this process ends as if the process had; what was accepted is in "
+            "the store. Connect again to go on.",
+            type(error).__name__,
+        )
+        self._is_stopped = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
 
     def call(self, method: Callable[[Any], Awaitable[T]], request: Any) -> asyncio.Future[T]:
         """Call `method` on the service loop; the future belongs to the running loop.

@@ -215,7 +215,12 @@ class _Host:
         settle_collector()
         settle_switch_interval()
         self.started.set_result(None)
-        await release_wanted.wait()
+        try:
+            await release_wanted.wait()
+        except asyncio.CancelledError:
+            # The service was broken off: others must be able to open the store at once.
+            await store.close()
+            raise
         if drain is not None:
             await drain.close()
         if door is not None:

@@ -11,10 +11,14 @@ How it works: it is asyncio's selector loop with a round of its own.
   *poller*, a thread that waits in the selector and wakes the loop; then the loop waits there itself, until they have
   been quiet for some time. So never both of them wait there, and none takes what the other has been told.
 * Timers are tuples in a heap, so that they compare without calls.
+* While it sleeps, another thread may *borrow* the loop (`borrow`): run its rounds until there is nothing left to do,
+  instead of waking the loop's own thread to do the same. A thread that waits for an answer anyway then has
+  it without any change of thread. Whoever runs rounds holds `_rounds`.
 * A *lent turn* (`lend`) is run by the loop's own thread, at the top of a round, where nothing else is under way. That
   saves two changes of thread for each, which is more than most of them take. A turn that takes long must not hold up
   the loop: a watch looks every `WATCH_SECONDS`, and a turn that it finds twice keeps the thread, while the *loop moves*
-  to a new one and goes on there. The thread that is left finishes its turn, reports that it is late, and ends.
+  to a new one and goes on there. The thread that is left finishes its turn, reports that it is late, and ends; one that
+  had borrowed the loop goes on with its own work, and the loop's own thread takes over.
 
 Whoever takes the turn out of `_seat` decides which of the two it is: its thread, when it is done, or the watch. Each
 thread has a seat of its own.
@@ -50,6 +54,9 @@ the writer took a tenth more for each workflow of a busy engine, as it got them 
 
 _CALLBACKS_A_ROUND: Final = range(100)
 """After so many callbacks, those that they have asked for included, timers and descriptors have their go."""
+
+_BORROWED_SECONDS_MAX: Final = 0.005
+"""Whoever borrows the loop begins no further round after so long; a step of a lone run takes a tenth of it."""
 
 _SLEEP_SECONDS_MAX: Final = 3600.0
 
@@ -88,7 +95,15 @@ class LentTurn(Protocol):
 
 
 class TurnOwner(Protocol):
-    """Who lends turns to the loop."""
+    """Who lends turns to the loop.
+
+    Attributes:
+        is_borrowable: Whether a thread that has borrowed the loop may run its turns, so that one that blocks holds up
+            whatever else that thread has to do.
+    """
+
+    @property
+    def is_borrowable(self) -> bool: ...
 
     def lent_failed(self, turn: Any, error: BaseException) -> None:
         """It raised, which turns should not; told before whatever else becomes of it."""
@@ -103,7 +118,7 @@ class TurnOwner(Protocol):
         ...
 
     def lent_late(self, turn: Any) -> None:
-        """A turn that was left its thread is done; on that thread, which ends afterwards."""
+        """A turn that was left its thread is done; on that thread, which ends afterwards or was borrowed from."""
         ...
 
     def lent_back(self, turn: Any) -> None:
@@ -186,6 +201,14 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self._sleep_state = _AWAKE
         self._sleep_lock = threading.Lock()
         self._sleep_lock.acquire()
+        self._sleep_until = math.inf
+        """Until when it sleeps on the lock if nothing wakes it."""
+        self._rounds = threading.Lock()
+        """Held by the thread that runs rounds."""
+        self._borrower: asyncio.AbstractEventLoop | None = None
+        """The loop whose thread has borrowed this one."""
+        self._home: tuple[int, threading.Thread, int] | None = None
+        """The loop's own thread and where it sleeps, while it is borrowed."""
         self._turns: deque[tuple[TurnOwner, LentTurn]] = deque()
         self._seat: list[tuple[TurnOwner, LentTurn]] = []
         """The turn that is being run, if one is; taken out by its thread or by the watch."""
@@ -195,6 +218,9 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """What is to run once the turns of this round are over."""
         self._outward: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
         """What is to run on other loops, gathered until this round of callbacks is over."""
+        self._promise: Callable[[], object] | None = None
+        """What somebody is about to borrow the loop for."""
+        self._promise_number = 0
         self._is_watched = False
         self._watch_wanted: threading.Event | None = None
         self._ended = threading.Event()
@@ -225,9 +251,13 @@ class ServiceLoop(asyncio.SelectorEventLoop):
 
     def _wake_others(self) -> None:
         outward, self._outward = self._outward, {}
+        borrower = self._borrower
         for loop, callbacks in outward.items():
             try:
-                loop.call_soon_threadsafe(_run_each, callbacks)
+                if loop is borrower:
+                    loop.call_soon(_run_each, callbacks)
+                else:
+                    loop.call_soon_threadsafe(_run_each, callbacks)
             except RuntimeError:
                 if not loop.is_closed():
                     raise
@@ -265,16 +295,21 @@ class ServiceLoop(asyncio.SelectorEventLoop):
 
     def has_nothing_else(self) -> bool:
         """Whether nobody would notice if whatever runs now took a moment; asked by it, on the loop."""
-        return not (self._ready or self._turns or self._last or self._outward or self._stopping)
+        if self._ready or self._turns or self._last or self._outward or self._stopping:
+            return False
+        # A borrower is one of those with queues of their own.
+        return self._borrower is None or not self._borrower._ready  # type: ignore[attr-defined]
 
     def _run_last(self) -> None:
         callbacks, self._last = self._last, []
         _run_each(callbacks)
 
     def _run_turns(self) -> None:
-        turns, seat = self._turns, self._seat
+        turns, seat, is_borrowed = self._turns, self._seat, self._borrower is not None
         hooks = sys.get_asyncgen_hooks()
         for _ in range(min(len(turns), _TURNS_A_ROUND)):
+            if is_borrowed and not turns[0][0].is_borrowable:
+                break
             owner, turn = turns.popleft()
             self._turn_number += 1
             seat.append((owner, turn))
@@ -322,8 +357,14 @@ class ServiceLoop(asyncio.SelectorEventLoop):
 
     def _look_until_idle(self) -> None:
         seen_number, seen_number_idle, idle_count = -1, self._turn_number, 0
+        seen_promise = -1
         while self._move is not None:
             self._ended.wait(WATCH_SECONDS)
+            promise = self._promise
+            if promise is not None and self._promise_number == seen_promise:
+                self._promise = None
+                self.call_soon_threadsafe(promise)
+            seen_promise = self._promise_number if promise is not None else -1
             number = self._turn_number
             if self._seat and number == seen_number:
                 self._rescue()
@@ -332,7 +373,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             seen_number_idle = number
             if idle_count >= _IDLE_LOOKS:
                 self._is_watched = False
-                if not self._turns and not self._seat:
+                if not self._turns and not self._seat and self._promise is None:
                     return
                 self._is_watched, idle_count = True, 0
 
@@ -347,7 +388,11 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             except IndexError:
                 return
             owner.lent_moved(turn, thread)
+            if self._home is not None:
+                self._take_home(self._home)
+                return
             self._thread_id = None
+            self._rounds.release()
             move()
 
     # --- running --------------------------------------------------------------------------------------------
@@ -366,6 +411,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         # A list of its own: a late turn on a thread that the loop has left must find its seat empty, whatever turn is
         # being run here by then.
         self._seat = []
+        self._rounds.acquire()
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
         asyncio_events._set_running_loop(self)
         try:
@@ -376,37 +422,123 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             if self._thread_id == thread_id:  # else the loop runs in another thread by now
                 self._stopping = False
                 self._thread_id = None
+                self._rounds.release()
 
     def _run_until_stopped(self) -> None:
-        ready, pop = self._ready, self._ready.popleft
         while True:
             if self._outward:  # left behind on the thread that this loop has come from
                 self._wake_others()
             self._wait()
-            for _ in _CALLBACKS_A_ROUND:
-                if not ready:
-                    break
-                entry = pop()
-                if entry._cancelled:
-                    continue
-                try:
-                    entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
-                    self._tell(entry, error)
-                # Let go of it before the loop sleeps: it may hold the last run.
-                entry = None  # type: ignore[assignment]
-            if self._outward:
-                self._wake_others()
-            if self._turns:
-                self._run_turns()
-            if self._last:
-                self._run_last()
-            if self._outward:
-                self._wake_others()
+            self._run_round()
             if self._stopping:
                 break
+
+    def _run_round(self) -> None:
+        ready, pop = self._ready, self._ready.popleft
+        for _ in _CALLBACKS_A_ROUND:
+            if not ready:
+                break
+            entry = pop()
+            if entry._cancelled:
+                continue
+            try:
+                entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
+                self._tell(entry, error)
+            # Let go of it before the loop sleeps: it may hold the last run.
+            entry = None  # type: ignore[assignment]
+        if self._outward:
+            self._wake_others()
+        if self._turns:
+            self._run_turns()
+        if self._last:
+            self._run_last()
+        if self._outward:
+            self._wake_others()
+
+    # --- borrowing ------------------------------------------------------------------------------------------
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the loop sleeps where another thread could borrow it; from any thread."""
+        return self._sleep_state != _AWAKE
+
+    def borrow(self, borrower: asyncio.AbstractEventLoop, first: Callable[[], object]) -> bool:
+        """Run `first` and what comes of it on the calling thread, if the loop sleeps; gives whether it did.
+
+        Args:
+            borrower: The asyncio loop that runs on the calling thread, in a callback of it and outside its tasks.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: Came while something of the loop was under way, and broke it off.
+        """
+        if self._sleep_state == _AWAKE or not self._rounds.acquire(blocking=False):
+            return False
+        state = self._sleep_state
+        if state == _AWAKE or self._closed or self._stopping or self._thread_id is None or self._seat_thread is None:
+            self._rounds.release()
+            return False
+        home = self._home = (self._thread_id, self._seat_thread, state)
+        self._borrower = borrower
+        self._sleep_state = _AWAKE
+        self._thread_id, self._seat_thread = threading.get_ident(), threading.current_thread()
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
+        asyncio_events._set_running_loop(self)
+        is_here = True
+        try:
+            first()
+            until = monotonic() + _BORROWED_SECONDS_MAX
+            while True:
+                self._run_round()
+                turns = self._turns
+                if not (turns[0][0].is_borrowable if turns else self._ready or self._last) or self._stopping:
+                    break
+                if monotonic() >= until:
+                    break
+        except LoopMoved:
+            is_here = False
+        finally:
+            asyncio_events._set_running_loop(borrower)
+            sys.set_asyncgen_hooks(*hooks)
+            if is_here:
+                self._take_home(home)
+        return True
+
+    def promise(self, first: Callable[[], object]) -> None:
+        """Say that the calling thread is about to borrow the loop; if it does not, the watch has `first` run here."""
+        self._promise_number += 1
+        self._promise = first
+        if not self._is_watched:
+            self._begin_watching()
+
+    def end_promise(self) -> None:
+        """It has come to it, or somebody else has done it."""
+        self._promise = None
+
+    def _take_home(self, home: tuple[int, threading.Thread, int]) -> None:
+        """Leave the loop to its own thread again; on that of the borrower, or in its place."""
+        self._thread_id, self._seat_thread, self._sleep_state = home
+        self._home = self._borrower = None
+        # Whoever borrowed it may be late, and must find its own seat empty.
+        self._seat = []
+        timers, poller = self._timers, self._poller
+        is_wanted = bool(
+            self._ready
+            or self._turns
+            or self._last
+            or self._outward
+            or self._stopping
+            or (timers and timers[0][0] < self._sleep_until)
+            or (poller is not None and poller.found is not None)
+            # On the lock it hears of no descriptor that has come meanwhile.
+            or (home[2] == _ON_LOCK and len(self._watched) > 1 and (poller is None or not poller.is_waiting))
+        )
+        self._rounds.release()
+        if is_wanted:
+            self._wake_up()
 
     def _tell(self, entry: asyncio.Handle, error: BaseException) -> None:
         self.call_exception_handler(
@@ -449,31 +581,47 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 poller.wait()
         if is_busy:
             return
+        self._sleep_until = timers[0][0] if timers else math.inf
         self._sleep_state = _ON_LOCK
+        self._rounds.release()
         # Looked at once more: what came before the state was set has woken nobody.
         if not ready and (poller is None or poller.found is None):
             self._sleep_lock.acquire(True, min(timeout, _SLEEP_SECONDS_MAX))
+        self._rounds.acquire()
         self._sleep_state = _AWAKE
 
     def _select(self, timeout: float) -> None:
         """Wait in the selector, and queue what it tells."""
-        if timeout:
+        is_sleep = timeout != 0
+        if is_sleep:
+            self._sleep_until = self._timers[0][0] if self._timers else math.inf
             self._sleep_state = _IN_SELECTOR
+            self._rounds.release()
         # Looked at once more: what came before the state was set has woken nobody.
         if self._ready:
             timeout = 0
         epoll = self._epoll
         if epoll is None:
-            found = self._selector.select(min(timeout, _SLEEP_SECONDS_MAX))
-            self._sleep_state = _AWAKE
+            try:
+                found = self._selector.select(min(timeout, _SLEEP_SECONDS_MAX))
+            finally:
+                if is_sleep:
+                    self._rounds.acquire()
+                    self._sleep_state = _AWAKE
+            if is_sleep:
+                found = [(key, mask) for key, mask in found if self._watched.get(key.fd) is key]
             self._quiet_count += timeout > 0
             if any(key.fd != self._ssock.fileno() for key, _ in found):
                 self._quiet_count = 0
             self._process_events(found)
             return
         # To the millisecond above, as epoll counts: a timer that is not due yet would make the loop go round.
-        told = epoll.poll(math.ceil(min(timeout, _SLEEP_SECONDS_MAX) * 1e3) * 1e-3, len(self._watched))
-        self._sleep_state = _AWAKE
+        try:
+            told = epoll.poll(math.ceil(min(timeout, _SLEEP_SECONDS_MAX) * 1e3) * 1e-3, len(self._watched))
+        finally:
+            if is_sleep:
+                self._rounds.acquire()
+                self._sleep_state = _AWAKE
         if timeout:
             self._quiet_count += 1
         for descriptor, events in told:

@@ -33,7 +33,8 @@ def test_claims_survive_kills(tmp_path: Path) -> None:
     )
     run = run_demo(tmp_path, settings)
     assert run.report.problems == []
-    assert run.kill_count == 3
+    # On a slow machine all may be done before the last one.
+    assert 1 <= run.kill_count <= 3
     assert sum(run.report.outcomes.values()) == 40
     assert run.report.paid_count == run.report.ledger.payment_count > 0
     assert run.report.retry_count > 0

@@ -37,12 +37,12 @@ async def test_answers_each_call_with_its_own_result(thread: ServiceThread) -> N
 
 
 async def test_runs_the_method_on_the_service_loop_and_the_future_on_the_callers(thread: ServiceThread) -> None:
-    async def where(_: None) -> str:
-        return threading.current_thread().name
+    async def where(_: None) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     future = thread.call(where, None)
     assert future.get_loop() is asyncio.get_running_loop()
-    assert await future == "test-service"
+    assert await future is thread.loop
 
 
 async def test_takes_methods_that_give_ready_futures(thread: ServiceThread) -> None:

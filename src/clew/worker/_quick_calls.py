@@ -47,6 +47,11 @@ class QuickCalls:
         self._last_seconds: dict[str, float] = {}
         self._lendable_from: dict[str, float] = {}
 
+    @property
+    def is_borrowable(self) -> bool:
+        """A plain function may wait for the very loop whose thread would run it."""
+        return False
+
     def start(self, attempt: Attempt) -> None:
         """Run an attempt at a local activity where it is best run; on the service loop."""
         kind = attempt.task.activity_type

@@ -146,6 +146,11 @@ class TurnThreads:
         self._ended = asyncio.Event()
 
     @property
+    def is_borrowable(self) -> bool:
+        """Turns that are lent are quick ones, and one that blocks after all is interrupted."""
+        return True
+
+    @property
     def threads_count(self) -> int:
         """Threads that take turns now, without the abandoned ones."""
         return len(self._seats)
@@ -229,13 +234,23 @@ class TurnThreads:
 
     def lent_late(self, turn: Turn) -> None:
         """It is done after all."""
-        seat = self._left_behind.pop(turn)
-        try:
+        while True:
+            try:
+                self._end_late(turn)
+                # The thread may have only been borrowed: what it does next must not be interrupted in place of this.
+                _take_back_interrupt()
+                return
+            except _Interrupt:
+                """It came when the turn was over."""
+
+    def _end_late(self, turn: Turn) -> None:
+        seat = self._left_behind.get(turn)
+        if seat is None:
+            return
+        if seat.turn is not None:
             self._end_turn(seat, turn)
-        except _Interrupt:
-            pass
-        finally:
-            self._leave_for_good(seat)
+        self._leave_for_good(seat)
+        self._left_behind.pop(turn, None)
 
     def lent_back(self, turn: Turn) -> None:
         """The service loop is about to end."""
@@ -293,10 +308,11 @@ class TurnThreads:
     def _abandon(self, seat: _Seat) -> None:
         with seat.lock:
             seat.is_abandoned = True
+            if seat.turn is not None:
+                _interrupt(seat.thread)
         with self._lock:
             if seat in self._seats:
                 self._seats.remove(seat)
-        _interrupt(seat.thread)
 
     def _add_thread(self) -> None:
         seat = _Seat()
@@ -376,6 +392,11 @@ class TurnThreads:
 def _interrupt(thread: threading.Thread) -> None:
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Interrupt))
+
+
+def _take_back_interrupt() -> None:
+    """Let one that has not come yet never come; of the calling thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
 
 def _stack_of(thread_id: int | None) -> traceback.StackSummary:
