@@ -17,7 +17,7 @@ from clew.client import Client
 from clew.exceptions import WorkflowFailureError
 from clew.model.rejection import RejectionCode
 from clew.service.errors import RPCError
-from clew.storage.postgres.connections import import_driver
+from clew.storage.postgres.driver import import_driver
 from tests.cases.harness import ACTIVITY, QUEUE, worker
 from tests.cases.two_nodes import two_nodes
 from tests.postgres.databases import execute

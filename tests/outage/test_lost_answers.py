@@ -40,6 +40,14 @@ async def store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
+@pytest.fixture
+async def one_lane(proxy: Proxy) -> AsyncIterator[PostgresStore]:
+    """As `store`, with one connection for commits: when that is lost nothing is known before another is made."""
+    store = await open_store(f"{proxy.dsn}&command_timeout=5&patience=20&pool_size=2")
+    yield store
+    await store.close()
+
+
 async def commit(store: PostgresStore, *units: tuple[object, ...]) -> list[CommitStatus]:
     return await asyncio.wait_for(store.commit_if_current(units), SECONDS_MAX)  # type: ignore[arg-type]
 
@@ -80,14 +88,14 @@ async def test_a_close_and_its_successor_that_got_no_answer_are_one(store: Postg
 
 
 async def test_a_commit_that_was_written_over_since_is_still_known(
-    store: PostgresStore, proxy: Proxy, dsn: str
+    one_lane: PostgresStore, proxy: Proxy, dsn: str
 ) -> None:
     first = insert(1)
-    await commit(store, (first,))
+    await commit(one_lane, (first,))
     mine = update(first, state=b"marked")
     proxy.act(b"marked", Action.LOSE_ANSWER)
     proxy.is_open = False  # the store cannot look yet
-    answer = store.commit_if_current([(mine,)])
+    answer = one_lane.commit_if_current([(mine,)])
     assert await asyncio.wait_for(proxy.hits.get(), SECONDS_MAX) is Action.LOSE_ANSWER
     other = await open_store(dsn)
     assert await commit(other, (update(mine),)) == [COMMITTED]
@@ -97,13 +105,13 @@ async def test_a_commit_that_was_written_over_since_is_still_known(
 
 
 async def test_a_commit_that_never_came_and_was_overtaken_has_lost(
-    store: PostgresStore, proxy: Proxy, dsn: str
+    one_lane: PostgresStore, proxy: Proxy, dsn: str
 ) -> None:
     first = insert(1)
-    await commit(store, (first,))
+    await commit(one_lane, (first,))
     proxy.act(b"marked", Action.LOSE_REQUEST)
     proxy.is_open = False
-    answer = store.commit_if_current([(update(first, state=b"marked"),)])
+    answer = one_lane.commit_if_current([(update(first, state=b"marked"),)])
     await asyncio.wait_for(proxy.hits.get(), SECONDS_MAX)
     other = await open_store(dsn)
     rival = update(first, state=b"rival")
@@ -114,11 +122,11 @@ async def test_a_commit_that_never_came_and_was_overtaken_has_lost(
     await other.close()
     proxy.is_open = True
     assert await asyncio.wait_for(answer, SECONDS_MAX) == [CommitStatus.VERSION_CONFLICT]
-    assert (await load(store, 1)).state == b"rival"
+    assert (await load(one_lane, 1)).state == b"rival"
 
 
 async def test_without_a_database_the_caller_is_told_that_nobody_knows(proxy: Proxy) -> None:
-    store = await open_store(f"{proxy.dsn}&patience=0.5")
+    store = await open_store(f"{proxy.dsn}&patience=0.5&pool_size=2")
     first = insert(1)
     await commit(store, (first,))
     proxy.act(b"marked", Action.LOSE_ANSWER)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from clew.storage.postgres.connections import import_driver
+from clew.storage.postgres.driver import import_driver
 from tests.postgres.server import QUICK, PostgresServer, running
 
 VARIABLE: Final = "CLEW_TEST_POSTGRES"

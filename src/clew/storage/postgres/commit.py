@@ -4,8 +4,9 @@ Owns: how write units become rows of a statement, and who loses. Never: the text
 a group is formed and what happens when the connection is lost (``committer``).
 
 How it works: a group in which every unit is one write of a run of its own, and no run follows on another, is one
-statement: one round trip, one transaction. Anything else is a transaction of several steps; there a unit of several
-runs may hold in part, and then all is rolled back and done again with a savepoint a unit.
+statement: one round trip, one transaction; where it is a single plain update, a statement of values without arrays,
+which both sides are done with sooner. Anything else is a transaction of several steps; there a unit of several runs may
+hold in part, and then all is rolled back and done again with a savepoint a unit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clew.ports.store import CommitStatus, RunWrite
-from clew.storage.postgres.commit_sql import SECTIONS, UNLATCH, parameters, statement
+from clew.storage.postgres.commit_sql import SECTIONS, UNLATCH, lone_statement, parameters, statement
 from clew.storage.postgres.rows import stored_text, to_visibility_columns
 from clew.storage.values import OPEN_STATUSES, STATUS_NAMES, to_index_rows, to_micros
 
@@ -108,6 +109,20 @@ class UnitWriter:
             held = set(await self._execute(connection, work, commit_id))
             return [_status(unit, place in held) for place, unit in enumerate(units)], work.names
         return await self._commit_in_steps(connection, units, waves, commit_id)
+
+    async def commit_lone(
+        self, connection: Connection, write: RunWrite, commit_id: int, *, timeout_seconds: float
+    ) -> CommitStatus:
+        """Make one plain write (`is_plain`) durable if its guard holds."""
+        values = _update_values(write)
+        count = await connection.fetchval(lone_statement(self.schema), commit_id, *values, timeout=timeout_seconds)
+        return CommitStatus.COMMITTED if count else CommitStatus.VERSION_CONFLICT
+
+    async def warm_up(self, connection: Connection) -> None:
+        """Have the server prepare what most commits are; nothing is written, as there is no run of this key."""
+        nobody = (-1, -1, -1, -1, "", False, False, None, 0, 0, b"", *_NO_BATCH)
+        await connection.fetchval(lone_statement(self.schema), 0, *nobody)
+        await connection.fetchval(statement(self.schema, ("updates",)), 0, 0, *parameters("updates", [(0, *nobody)]))
 
     async def _commit_in_steps(
         self, connection: Connection, units: Sequence[Unit], waves: list[list[int]], commit_id: int
@@ -234,28 +249,8 @@ class UnitWriter:
 
     def _collect_write(self, work: Work, ordinal: int, write: RunWrite, *, is_latest: bool) -> None:
         shard, run_key = write.shard, write.run_key
-        attention_at = write.attention_at
         batches = write.batches
-        if batches:
-            batch = batches[0]
-            first: tuple[Any, ...] = (batch.first_event_id, batch.last_event_id, batch.events)
-        else:
-            first = _NO_BATCH
-        row = (
-            ordinal,
-            shard,
-            run_key,
-            write.expected_version or write.expected_latest_run_key,
-            write.version,
-            STATUS_NAMES[write.status],
-            write.status in OPEN_STATUSES,
-            write.is_busy,
-            None if attention_at is None else to_micros(attention_at),
-            write.history_length,
-            write.history_size_bytes,
-            write.state,
-            *first,
-        )
+        row = (ordinal, *_update_values(write))
         visibility = write.visibility
         if not write.expected_version:
             if visibility is None:
@@ -292,6 +287,42 @@ class UnitWriter:
             work.add("attributes_clear", (ordinal, shard, run_key, None, 0))
             for name, count in counts.items():
                 work.add("attributes_clear", (ordinal, shard, run_key, name, count))
+
+
+def is_plain(write: RunWrite) -> bool:
+    """Whether it is an update with at most one batch of events and nothing beside."""
+    return (
+        write.expected_version != 0
+        and write.visibility is None
+        and len(write.batches) < 2
+        and not (write.items_put or write.items_delete or write.tasks_put or write.tasks_delete)
+        and not (write.outbox_put or write.outbox_delete)
+    )
+
+
+def _update_values(write: RunWrite) -> tuple[Any, ...]:
+    """The columns of "updates" but for the ordinal; of a new run the run before it stands for the version."""
+    attention_at = write.attention_at
+    batches = write.batches
+    if batches:
+        batch = batches[0]
+        first: tuple[Any, ...] = (batch.first_event_id, batch.last_event_id, batch.events)
+    else:
+        first = _NO_BATCH
+    return (
+        write.shard,
+        write.run_key,
+        write.expected_version or write.expected_latest_run_key,
+        write.version,
+        STATUS_NAMES[write.status],
+        write.status in OPEN_STATUSES,
+        write.is_busy,
+        None if attention_at is None else to_micros(attention_at),
+        write.history_length,
+        write.history_size_bytes,
+        write.state,
+        *first,
+    )
 
 
 def _collect_side_rows(work: Work, ordinal: int, write: RunWrite) -> None:

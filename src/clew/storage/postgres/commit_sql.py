@@ -199,6 +199,33 @@ UNLATCH: Final = (
 """Make room for the run that follows: the one before is closed, or is closed by the same unit (from that version)."""
 
 
+_LONE_COLUMNS: Final = (*_KEY, ("expected_version", "int8"), *_WRITE, *_BATCH)
+
+
+@lru_cache(maxsize=16)
+def lone_statement(schema: str) -> str:
+    """The statement of a commit that is one plain update: as `statement` of "updates" alone, with values for arrays.
+
+    Parameter 1 is the id of the commit; then come `_LONE_COLUMNS`. It gives back how many runs held, one or none.
+    """
+    of = {name: f"${number}::{_lone_type(kind)}" for number, (name, kind) in enumerate(_LONE_COLUMNS, 2)}
+    written = ", ".join(f"{name} = {of[name]}" for name, _ in _WRITE)
+    wake = _SET_WAKE.replace("d.is_open", of["is_open"]).replace("d.attention_at", of["attention_at"])
+    key = " AND ".join(f"e.{name} = {of[name]}" for name, _ in _KEY)
+    batch = ", ".join(of[name] for name, _ in _BATCH)
+    return (
+        f"WITH updates AS (UPDATE {schema}.executions AS e SET {written}, {wake} "
+        f"WHERE {key} AND e.version = {of['expected_version']} RETURNING e.shard, e.run_key), "
+        f"first_history AS (INSERT INTO {schema}.history (shard, run_key, first_event_id, last_event_id, events) "
+        f"SELECT shard, run_key, {batch} FROM updates WHERE {of['first_event_id']} IS NOT NULL) "
+        "SELECT count(*) FROM updates"
+    )
+
+
+def _lone_type(kind: str) -> str:
+    return "text" if kind == WORD else kind
+
+
 @lru_cache(maxsize=1024)
 def statement(schema: str, names: tuple[str, ...]) -> str:
     """The statement that has these sections, which gives back nothing when all runs held, else the ordinals of those.

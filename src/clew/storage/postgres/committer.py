@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clew.ports.store import CommitStatus, RunWrite, StoreError
-from clew.storage.postgres.commit import Unit, UnitWriter, touched_keys
+from clew.storage.postgres.commit import Unit, UnitWriter, is_plain, touched_keys
 from clew.storage.postgres.connections import Connections
 from clew.storage.postgres.errors import is_connection_trouble, is_contention, is_outcome_open, to_store_error
 
@@ -62,6 +62,8 @@ class Committer:
         self._queue: list[_Call] = []
         self._in_flight: set[object] = set()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._warming: set[asyncio.Task[None]] = set()
+        """Those of the lanes that make their connection ahead of commits."""
         self._loop = asyncio.get_running_loop()
 
     def commit(self, units: Sequence[Unit]) -> asyncio.Future[list[CommitStatus]]:
@@ -71,14 +73,36 @@ class Committer:
         self._fill_lanes()
         return future
 
+    def warm_up(self) -> None:
+        """Make the connections of the lanes soon, so that the first commits find them; commits wait for that."""
+        for _ in range(self._lane_count - len(self._lanes)):
+            lane = self._loop.create_task(self._warm_lane(), name="clew-commit-warm")
+            self._lanes.add(lane)
+            self._warming.add(lane)
+            lane.add_done_callback(self._on_warm)
+
     async def wait_idle(self) -> None:
         """Return when all that was asked for is answered."""
+        for lane in list(self._warming):
+            lane.cancel()
         while self._lanes:
             await asyncio.wait(list(self._lanes))
 
     async def close(self) -> None:
         """Close the connections of the lanes."""
         await self._connections.close()
+
+    async def _warm_lane(self) -> None:
+        try:
+            await self._connections.read(self._writer.warm_up)
+        except StoreError as error:
+            # Nothing hangs on it: a commit makes its connection itself, and tells its caller.
+            _log.warning("store.warm_up_failed store=%s error=%r", self._connections.address.name, error)
+
+    def _on_warm(self, lane: asyncio.Task[None]) -> None:
+        self._warming.discard(lane)
+        self._lanes.discard(lane)
+        self._fill_lanes()
 
     def _fill_lanes(self) -> None:
         while len(self._lanes) < self._lane_count:
@@ -165,9 +189,7 @@ class Committer:
             self._next_commit_id += 1
             connection = await connections.take(deadline)
             try:
-                statuses, names = await connections.run(
-                    connection, partial(self._writer.commit, units=wanted, commit_id=commit_id)
-                )
+                statuses, names = await self._execute(connection, wanted, commit_id)
             except Exception as error:
                 connections.settle(connection, error)
                 if is_contention(error) and contended < _CONTENTION_TRIES:
@@ -190,6 +212,17 @@ class Committer:
             self._writer.known_names |= names
             for place, status in zip(open_places, statuses, strict=True):
                 answers[place] = status
+
+    async def _execute(
+        self, connection: Connection, units: Sequence[Unit], commit_id: int
+    ) -> tuple[list[CommitStatus], set[tuple[str, str]]]:
+        connections = self._connections
+        if len(units) == 1 and len(units[0]) == 1 and is_plain(units[0][0]) and not connections.address.is_pooled:
+            status = await self._writer.commit_lone(
+                connection, units[0][0], commit_id, timeout_seconds=connections.timeout_seconds
+            )
+            return [status], set()
+        return await connections.run(connection, partial(self._writer.commit, units=units, commit_id=commit_id))
 
     # --- a lost acknowledgement -------------------------------------------------------------------------------------
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from clew.ports.store import StoreError, StoreUnavailable
 from clew.storage.postgres.address import Address
+from clew.storage.postgres.driver import connection_class, import_driver
 from clew.storage.postgres.errors import (
     is_connection_trouble,
     is_contention,
@@ -217,6 +218,7 @@ async def connect(address: Address, *, timeout: float) -> Connection:
     try:
         connection: Connection = await asyncpg.connect(
             dsn=address.dsn,
+            connection_class=connection_class(),
             timeout=timeout,
             statement_cache_size=0 if address.is_pooled else 500,
             max_cached_statement_lifetime=0,
@@ -268,19 +270,3 @@ async def close_quietly(connection: Connection) -> None:
     except Exception as error:  # noqa: BLE001 - it is gone either way
         _log.debug("store.close_failed error=%r", error)
         connection.terminate()
-
-
-def import_driver() -> Any:
-    """The module of the driver.
-
-    Raises:
-        StoreError: It is not installed.
-    """
-    try:
-        import asyncpg
-    except ImportError as error:
-        raise StoreError(
-            "a postgresql:// address needs the driver asyncpg, which is not installed. Install it with "
-            "pip install 'clew[postgres]'"
-        ) from error
-    return asyncpg

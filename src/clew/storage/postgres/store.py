@@ -410,6 +410,7 @@ async def open_store(address: str | Address, *, clock: Clock | None = None) -> P
         raise
     lanes = Connections(address, lane_count)
     committer = Committer(lanes, UnitWriter(address.schema), writer_id=writer_id, lane_count=lane_count)
+    committer.warm_up()
     return PostgresStore(
         address,
         connections,
