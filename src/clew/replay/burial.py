@@ -27,7 +27,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 _WORD: Final = ctypes.sizeof(ctypes.c_size_t)
@@ -74,6 +74,8 @@ LENGTH_MAX: Final = 100
 OBJECTS_MAX: Final = 1_000_000
 """Objects looked at for one run; bounds the time that an eviction takes. What is beyond is kept rather than freed."""
 
+_FEW_ROOTS: Final = 2
+
 AT_ONCE: Final = 500
 """Objects whose references are read in one call: much less work than one by one, and still no time for the loop."""
 
@@ -111,7 +113,7 @@ is_freeing: Final = _try_note()
 
 
 def bury(
-    roots: Iterable[Any],
+    roots: Sequence[Any],
     note_progress: Callable[[int], None] | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> None:
@@ -123,6 +125,8 @@ def bury(
         loop: Of the run. Its futures let go of the tasks that wait for them: the two refer to each other, and only the
             cycle collector could free them.
     """
+    if len(roots) <= _FEW_ROOTS and _lead_nowhere(roots):
+        return
     holders: dict[int, Any] = {}
     waiting: deque[Any] = deque()
     for root in roots:
@@ -147,6 +151,20 @@ def bury(
     for future in futures:
         if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
             _let_go(future)
+
+
+def _lead_nowhere(roots: Sequence[Any]) -> bool:
+    """Whether they are the object of a run that has ended, and its attributes, none of which could hold a frame: what
+    most runs leave."""
+    for root in roots:
+        kind: type[Any] = type(cast(object, root))
+        if kind is not dict and (_leads_on[kind] == _FOLLOWS or kind is types.FunctionType):
+            return False
+        for held in gc.get_referents(root):
+            # The dictionary of an object is the other root, or empty.
+            if _leads_on[type(held)] and held is not roots[0] and (type(held) is not dict or held):
+                return False
+    return True
 
 
 def _follow(

@@ -223,7 +223,7 @@ class FollowingMachine(ApplyingMachine):
         if recorded:
             for event in recorded:
                 if isinstance(event, e.MarkerRecorded) and (patch_id := requests.patch_id_of(event)):
-                    runtime.recorded_patches.add(patch_id)
+                    runtime.recorded_patches |= {patch_id}
         if not is_live and (updates or len(jobs) != 1):
             runtime.activities.end()  # What the first leads to must not see anything that comes after the others.
         if updates or e.WorkflowExecutionSignaled in map(type, jobs):

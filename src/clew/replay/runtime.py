@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 from uuid import UUID
 
@@ -95,7 +96,8 @@ Condition: TypeAlias = "tuple[Callable[[], bool], contextvars.Context, asyncio.T
 class WorkflowRuntime(Runtime):
     """See the module; arguments as those of `WorkflowMachine`."""
 
-    # What many runs neither set nor look at stands here, and not in each.
+    # What many runs neither set nor look at stands here, and not in each. It must not be more than 30 that each sets:
+    # CPython 3.11 keeps so many beside the object, and for one more makes a dictionary of all of them.
     is_querying = False
     started: e.WorkflowExecutionStarted
     first_task_time = EPOCH
@@ -107,6 +109,11 @@ class WorkflowRuntime(Runtime):
     _info: Info | None = None
     _instance: Any = None
     _chance: Chance | None = None
+    _memo_payloads: Mapping[str, Any] = MappingProxyType({})
+    _search_attributes: Mapping[str, Any] = MappingProxyType({})
+    patches: Mapping[str, bool] = MappingProxyType({})
+    recorded_patches: frozenset[str] = frozenset()
+    _steps: RecordedSteps | None = None
 
     def __init__(
         self,
@@ -145,18 +152,22 @@ class WorkflowRuntime(Runtime):
         """`handlers`, if anybody has asked for them: most runs are sent nothing."""
         self.task_version = options.deployment_version
         """Of the worker that has, or had, the task."""
-        self.patches: dict[str, bool] = {}
-        self.recorded_patches: set[str] = set()
         self.conditions: dict[asyncio.Future[None], Condition] = {}
-        self._memo_payloads: dict[str, Any] = {}
-        self._search_attributes: dict[str, Any] = {}
+        self.take_recorded_activity = self.take_recorded_step = None
         self.out = Outbound(ledger, values, self.check_writable, cancel_again, namespace, task_queue)
         self.loop = WorkflowLoop(self, self.out, self._on_loop_error, self.check_writable)  # type: ignore[abstract]
         self.out.loop = self.loop
         self.out.send_signal = self.send_signal
         self.local = LocalActivities(ledger, values, self.loop, self.check_writable, self.out.sleep)
-        self.steps = RecordedSteps(self, self.loop, self.local, values)
-        self.take_recorded_step = self.steps.take
+
+    @property
+    def steps(self) -> RecordedSteps:
+        """Local steps that a replay passes; a run that is never replayed needs none."""
+        steps = self._steps
+        if steps is None:
+            steps = self._steps = RecordedSteps(self, self.loop, self.local, self.values)
+            self.take_recorded_step = steps.take
+        return steps
 
     @cached_property
     def activities(self) -> RecordedActivities:
@@ -195,9 +206,9 @@ class WorkflowRuntime(Runtime):
         """Take what the run started with."""
         self.started = started
         if started.memo:
-            self._memo_payloads = dict(started.memo)
+            self._memo_payloads = started.memo
         if started.search_attributes:
-            self._search_attributes = dict(started.search_attributes)
+            self._search_attributes = started.search_attributes
         if self.options.interceptors:
             chain: WorkflowInboundInterceptor = InnerInbound(self)
             for interceptor in reversed(self.options.interceptors):
@@ -537,7 +548,7 @@ class WorkflowRuntime(Runtime):
         if answer is None:
             self.check_writable(f"check patch {patch_id!r} for the first time")
             answer = not self.is_replaying_now or patch_id in self.recorded_patches
-            self.patches[patch_id] = answer
+            self.patches = {**self.patches, patch_id: answer}
             if answer:
                 marker: dict[str, Payloads] = {
                     "patch_id": (msgspec.Raw(msgspec.json.encode(patch_id)),),
@@ -555,7 +566,7 @@ class WorkflowRuntime(Runtime):
         payload = encode_search_attribute(key, listed)
         if payloads_size((payload,)) <= requests.CHANGE_VERSION_BYTES_MAX:
             self.ledger.add(requests.UpsertSearchAttributes({key.name: payload}, is_optional=True))
-            self._search_attributes[key.name] = payload
+            self._search_attributes = {**self._search_attributes, key.name: payload}
             self._info = None
 
     def upsert_memo(self, updates: Mapping[str, Any]) -> None:
@@ -564,11 +575,13 @@ class WorkflowRuntime(Runtime):
         if payloads is None:
             return
         self.ledger.add(requests.UpsertMemo(payloads))
+        memo = dict(self._memo_payloads)
         for key, value in updates.items():
             if value is None:
-                self._memo_payloads.pop(key, None)
+                memo.pop(key, None)
             else:
-                self._memo_payloads[key] = payloads[key]
+                memo[key] = payloads[key]
+        self._memo_payloads = memo
         self._memo = self._info = None
 
     def memo(self) -> Mapping[str, Any]:
@@ -591,7 +604,7 @@ class WorkflowRuntime(Runtime):
         payloads = encode_search_attributes(updates)
         if payloads:
             self.ledger.add(requests.UpsertSearchAttributes(payloads))
-            self._search_attributes.update(payloads)
+            self._search_attributes = {**self._search_attributes, **payloads}
             self._info = None
 
     # --- handlers ------------------------------------------------------------------------------------------

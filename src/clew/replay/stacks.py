@@ -48,10 +48,12 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
 
 
-def where(task: asyncio.Task[Any]) -> tuple[str, FrameType] | None:
-    """Give what a task waits for, and the frame of the user's code in which; None if it is in no such code."""
+def where(task: asyncio.Task[Any]) -> tuple[str, FrameType, CodeType] | None:
+    """Give what a task waits for, and the frame of the user's code in which, with its code; None if it is in no such
+    code."""
     what = "await"
     found: Any = None
+    own: Any = None
     coroutine: Any = task.get_coro()
     try:
         while True:
@@ -61,7 +63,7 @@ def where(task: asyncio.Task[Any]) -> tuple[str, FrameType] | None:
             if internal is None:
                 internal = is_internal(code)
             if not internal:
-                found, what = coroutine, "await"
+                found, own, what = coroutine, code, "await"
             elif found is not None and what == "await":
                 what = code.co_name
                 if code is _LEAF:
@@ -70,7 +72,7 @@ def where(task: asyncio.Task[Any]) -> tuple[str, FrameType] | None:
     except AttributeError:
         pass  # Not a coroutine: what the innermost one awaits.
     frame: FrameType | None = None if found is None else found.cr_frame
-    return None if frame is None else (what, frame)
+    return None if frame is None else (what, frame, own)
 
 
 def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
@@ -79,9 +81,9 @@ def waiting_on(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
     for task in itertools.islice(tasks, TASKS_MAX):
         place = where(task)
         if place is not None:
-            what, frame = place
-            key = (what, frame.f_code, frame.f_lasti)
-            line = _lines.get(key)
+            # A frame is asked for as little as possible: that is an audit event.
+            what, frame, code = place
+            line = _lines.get((what, code, frame.f_lasti))
             lines[_line_of(what, frame) if line is None else line] = None
             if len(lines) >= LINES_MAX:
                 break

@@ -130,9 +130,10 @@ class Attempt:
         self.key: AttemptKey = (token.shard, token.run_key, token.lease_id)
         self.definition = definition
         self.settle = settle
-        # Each attempt is asked for these, and what an object has itself is read several times as fast.
-        self.beat = self.local = self.report = None
-        self.is_gone = self.is_over = self.has_ended = self.is_cancel_wanted = False
+        # Each attempt is asked for these, and what an object has itself is read several times as fast. What most are
+        # given later stands here too: what is new to a class of which many objects live makes a dictionary of each.
+        self.beat = self.local = self.report = self.deadline = self.async_task = None
+        self.is_gone = self.is_over = self.has_ended = self.is_cancel_wanted = self.has_begun = False
         self.started_at = self.acked_at = started_at
 
     @property

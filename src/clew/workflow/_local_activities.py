@@ -129,8 +129,10 @@ async def execute_local_activity(
     """
     call = local_activity_call(activity, result_type, options)
     arguments, runtime = local_arguments(call, arg, args), current()
-    result = runtime.take_recorded_step(call, arguments)
-    return result if result is not UNSET else await runtime.execute_local_activity(call, arguments)
+    take = runtime.take_recorded_step
+    if take is not None and (result := take(call, arguments)) is not UNSET:
+        return result
+    return await runtime.execute_local_activity(call, arguments)
 
 
 _execute: Any = execute_local_activity

@@ -209,8 +209,8 @@ class Runtime(ABC):
     @abstractmethod
     def execute_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> Awaitable[Any]: ...
 
-    take_recorded_step: Callable[[LocalActivityCall, Sequence[Any]], Any]
-    """The result of a local activity if history tells it next, else ``UNSET``; for coroutines that await it."""
+    take_recorded_step: Callable[[LocalActivityCall, Sequence[Any]], Any] | None = None
+    """Gives the result of a local activity if history tells it next, else ``UNSET``; for coroutines that await it."""
 
     @abstractmethod
     def start_child_workflow(

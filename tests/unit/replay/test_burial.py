@@ -151,6 +151,35 @@ def test_whatever_holds_a_generator_its_code_never_runs_again(name: str) -> None
     assert traces == []
 
 
+class Bare:
+    kept: Any
+
+
+@pytest.mark.parametrize("in_list", [False, True])
+def test_what_the_object_of_a_run_holds_does_not_run_however_short_the_look(in_list: bool) -> None:
+    traces: list[int] = []
+    run = Bare()
+    [coroutine] = suspended(traces, 1)
+    run.kept = [coroutine] if in_list else coroutine
+    del coroutine
+    burial.bury([vars(run), run])
+    del run
+    gc.collect()
+    assert traces == []
+
+
+def test_an_object_that_holds_only_data_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: object) -> None:
+        raise AssertionError("there is nothing to be found")
+
+    run = Bare()
+    burial.bury([run])  # Its type is looked at for the first time.
+    monkeypatch.setattr(burial, "_follow", search)
+    burial.bury([run])
+    run.kept = "a text"
+    burial.bury([vars(run), run])
+
+
 @pytest.mark.parametrize(
     "shared",
     [

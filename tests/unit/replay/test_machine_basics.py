@@ -319,3 +319,14 @@ def test_activity_error_is_catchable() -> None:
     story.run()
     assert story.result() == "boom-1 Broken"
     story.replay_check()
+
+
+def test_what_a_usual_run_keeps_stays_beside_its_objects() -> None:
+    """One attribute more, and CPython 3.11 makes a dictionary of all of them, for each run."""
+    story = Story(Greeter, "Ada")
+    story.run()
+    story.complete_activity("greet-1", "Hello Ada")
+    story.run()
+    assert story.machine is not None
+    for part in (story.machine, story.machine._runtime, story.machine._loop):
+        assert len(vars(part)) <= 30, sorted(vars(part))
