@@ -717,21 +717,14 @@ class Engine:
         future: Reply[Any] = Reply()
         operation = Operation(self._completion_of(request), future, locate=lambda: self._locator.by_token(token))
         entry = self._locator.by_token_at_hand(token)
-        if entry is None:
-            self._funnel.spawn(self._funnel.retry(operation))
-        elif not self._held.hold(entry, token, partial(self._go_on, token, operation, future)):
-            self._funnel.apply(entry, operation)
+        if entry is None or not self._held.hold(entry, token, partial(self._go_on, token, operation, future)):
+            self._ways.take(entry, operation)
         return future
 
     def _go_on(self, token: i.TaskToken, operation: Operation, future: Reply[Any]) -> None:
         """Decide what was held up, unless the engine has been stopped meanwhile."""
-        if self._refuses(future):
-            return
-        entry = self._locator.by_token_at_hand(token)
-        if entry is None:
-            self._funnel.spawn(self._funnel.retry(operation))
-        else:
-            self._funnel.apply(entry, operation)
+        if not self._refuses(future):
+            self._ways.take(self._locator.by_token_at_hand(token), operation)
 
     def _completion_of(self, request: i.CompleteActivityRequest) -> Decision:
         return lambda s, now: decide_complete_activity(s, request, now, limits=self._limits(s.namespace))

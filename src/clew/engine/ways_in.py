@@ -82,11 +82,15 @@ class WaysIn:
         except RPCError as error:
             operation.refuse(error)
             return future
+        self.take(entry, operation)
+        return future
+
+    def take(self, entry: RunEntry | None, operation: Operation) -> None:
+        """Decide on this run in this turn; None to find it first, by the operation."""
         if entry is None:
             self._funnel.spawn(self._funnel.retry(operation))
         else:
             self._funnel.apply(entry, operation)
-        return future
 
     def by_token(
         self,
@@ -191,10 +195,7 @@ class WaysIn:
                 reply=reply,
             )
             entry = None
-        if entry is None:
-            self._funnel.spawn(self._funnel.retry(operation))
-        else:
-            self._funnel.apply(entry, operation)
+        self.take(entry, operation)
         return future
 
 
