@@ -227,6 +227,43 @@ async def test_an_update_through_another_node_hears_of_its_end(shop: FleetShop, 
             assert (await soon(updating)).outcome == UpdateOutcome(failure=failure)
 
 
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_who_asks_for_an_update_that_another_node_rejects_just_then_hears_of_it(
+    shop: FleetShop, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    a, _, c = shop.nodes
+    worker = await cached_at(shop, a)
+    updating = send_update(c)
+    task = await worker.workflow_task()
+    (message,) = task.messages
+    failure = Failure(message="not now", info=ApplicationInfo(type="No"))
+    rejection = r.UpdateRejection(message_id=message.message_id, update_id="u1", failure=failure)
+    updates, gone = c.engine._updates, asyncio.Event()
+    durable, settle = updates._durable, updates.settle
+    words: list[tuple[int, Any]] = []
+
+    async def let_go_meanwhile(entry: RunEntry) -> None:
+        monkeypatch.setattr(updates, "_durable", durable)
+        await worker.complete(task, sticky=True, rejections=(rejection,))
+        await shop.until(lambda: bool(words) and entry.is_discarded and entry.successor is not None)
+        if is_early:
+            settle(*words.pop())
+        gone.set()
+        await durable(entry)
+
+    monkeypatch.setattr(updates, "settle", lambda *word: words.append(word))
+    monkeypatch.setattr(updates, "_durable", let_go_meanwhile)
+    request = r.PollUpdateRequest(namespace="default", workflow_id="w1", update_id="u1")
+    polling = asyncio.ensure_future(c.engine.poll_update(request))
+    await soon(gone.wait())
+    if not is_early:
+        for _ in range(100):  # The poll looks at the run again, which does not know the update any more.
+            await asyncio.sleep(0)
+        settle(*words.pop())
+    assert (await soon(polling)).outcome == UpdateOutcome(failure=failure)
+    assert (await soon(updating)).outcome == UpdateOutcome(failure=failure)
+
+
 async def test_an_accepted_update_completes_in_a_later_task(shop: FleetShop) -> None:
     a, b, c = shop.nodes
     worker = await cached_at(shop, a)

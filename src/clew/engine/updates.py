@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, final
 
 from clew.core.closing import abandoned_outcome
 from clew.core.decisions import decide_admit_update, find_update
@@ -55,7 +55,7 @@ class UpdateDesk:
         self._locator = locator
         self._namespaces = namespaces
         self._words: dict[tuple[int, str], UpdateSettled] = {}
-        """Word of rejections that nobody waited for when it came, by run key and update id."""
+        """The latest words of rejections by other nodes, by run key and update id."""
         self._loop = asyncio.get_running_loop()
 
     async def update(self, request: UpdateWorkflowRequest) -> UpdateResponse:
@@ -88,6 +88,8 @@ class UpdateDesk:
                 ),
             )
             admission: UpdateAdmission = await answer
+            if admission.is_new:
+                self._words.pop((entry.run_key, update_id), None)  # It was of another try under the same id.
             return await self._wait(_home(entry, update_id, waiter), admission, request.wait_stage, waiter)
         finally:
             self.unregister(entry, update_id, waiter)
@@ -120,22 +122,19 @@ class UpdateDesk:
             RPCError: ``update_not_found``.
         """
         update_id = request.update_id
-        while True:
-            entry = await self._locator.find_current(request.namespace, request.workflow_id, request.run_id)
-            # Registered before what is known is durable: an update that is rejected meanwhile is not known afterwards.
-            was_known = known_update(entry, update_id) is not None
-            waiter = self.register(entry, update_id)
-            try:
-                await self._durable(entry)
-            except BaseException:
-                self.unregister(entry, update_id, waiter)
-                raise
-            if not entry.is_discarded:
-                break
-            self.unregister(entry, update_id, waiter)
+        asker = _Asker(self, update_id)
+        try:
+            entry = await self._find_durable(request.namespace, request.workflow_id, request.run_id, asker)
+        except BaseException:
+            asker.leave()
+            raise
+        waiter = asker.waiter
+        assert waiter is not None, "it asks at each run that is found"
         admission = known_update(entry, update_id)
-        if admission is None and not was_known and not waiter.done():
-            self.unregister(entry, update_id, waiter)
+        if admission is None and not waiter.done() and asker.was_known:
+            self._expect_word(entry, update_id, waiter)
+        elif admission is None and not waiter.done():
+            asker.leave()
             raise RPCError(
                 Rejection(
                     code=RejectionCode.UPDATE_NOT_FOUND,
@@ -145,12 +144,16 @@ class UpdateDesk:
             )
         return await self._wait(entry, admission or UpdateAdmission(update_id=update_id), request.wait_stage, waiter)
 
-    async def _find_durable(self, namespace: str, workflow_id: str, run_id: str) -> RunEntry:
+    async def _find_durable(
+        self, namespace: str, workflow_id: str, run_id: str, asker: _Asker | None = None
+    ) -> RunEntry:
         """The run, once all that is known of it now is durable: what it says of an update is an answer (law 3)."""
         while True:
             entry = await self._locator.find_current(namespace, workflow_id, run_id)
+            if asker is not None:
+                asker.ask(entry)
             await self._durable(entry)
-            if not entry.is_discarded:
+            if not entry.is_discarded or (asker is not None and asker.has_heard):
                 return entry
 
     async def _durable(self, entry: RunEntry) -> None:
@@ -198,8 +201,8 @@ class UpdateDesk:
             entry.update_waiters.setdefault(update_id, []).extend(futures)
         self.look_again(entry)
         for update_id in waiting:
-            word = self._words.pop((entry.run_key, update_id), None)
-            if word is not None:
+            word = self._words.get((entry.run_key, update_id))
+            if word is not None and known_update(entry, update_id) is None:
                 self.settle(entry.run_key, word)
 
     def look_again(self, entry: RunEntry) -> None:
@@ -214,16 +217,23 @@ class UpdateDesk:
                     future.set_result((entry, None))
 
     def settle(self, run_key: int, settled: UpdateSettled) -> None:
-        """Another node rejected an update. Who waits for it may just be on the way to what is stored now (`move`)."""
+        """Another node rejected an update. Who asks for it may just be on the way to what is stored now."""
         entry = self._cache.get(run_key)
         if entry is not None and settled.update_id in entry.update_waiters:
             for future in entry.update_waiters.pop(settled.update_id):
                 if not future.done():
                     future.set_result((entry, settled))
-            return
         self._words[run_key, settled.update_id] = settled
         if len(self._words) > WORDS_MAX:
             del self._words[next(iter(self._words))]
+
+    def _expect_word(self, entry: RunEntry, update_id: str, waiter: asyncio.Future[Any]) -> None:
+        """Another node has rejected the update: its word is here, or on its way."""
+        word = self._words.get((entry.run_key, update_id))
+        if word is not None:
+            waiter.set_result((entry, word))
+        else:
+            self._loop.call_later(WORD_SECONDS, _fail_all, (waiter,), _lost(update_id))
 
     def abandon(self, entry: RunEntry) -> None:
         """The run's memory is gone, and with it what was only admitted: callers send it again."""
@@ -350,6 +360,39 @@ class UpdateDesk:
     @staticmethod
     def _check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
         check_chain(entry, first_execution_run_id)
+
+
+@final
+class _Asker:
+    """A call that asks for an update by its id, and waits at the run while it is found out whether that knows it.
+
+    An update that is rejected meanwhile is not known afterwards, and one that another node rejects not even to the run
+    that is read next.
+    """
+
+    def __init__(self, desk: UpdateDesk, update_id: str) -> None:
+        self._desk = desk
+        self._update_id = update_id
+        self._entry: RunEntry | None = None
+        self.waiter: asyncio.Future[Any] | None = None
+        self.was_known = False
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether the answer has come already."""
+        return self.waiter is not None and self.waiter.done()
+
+    def ask(self, entry: RunEntry) -> None:
+        """Wait at this run, and no longer at one that was found before."""
+        self.leave()
+        self.was_known = self.was_known or known_update(entry, self._update_id) is not None
+        self._entry, self.waiter = entry, self._desk.register(entry, self._update_id)
+
+    def leave(self) -> None:
+        """Wait no more."""
+        if self._entry is not None and self.waiter is not None:
+            home = _home(self._entry, self._update_id, self.waiter)
+            self._desk.unregister(home, self._update_id, self.waiter)
 
 
 def check_chain(entry: RunEntry, first_execution_run_id: str) -> None:
