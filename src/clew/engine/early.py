@@ -30,6 +30,10 @@ from clew.service.errors import RPCError
 from clew.service.reply import Reply
 from clew.service.requests import WorkflowTask
 
+ANSWER_SECONDS_MAX: Final = 0.05
+"""How long the cause of a task that went over a link is kept back for its answer. Under load answers take ten or twenty
+milliseconds; a lone one takes less than one."""
+
 _WORTHLESS: Final = (
     "the workflow task was given out before what had caused it was durable, and that was lost; the answer to it counts "
     "for nothing, and the task will be given out again"
@@ -61,14 +65,36 @@ class EarlyTasks:
         cause.task = task
         cause.early = BEGUN
         entry.early = cause
-        self._pipeline.hold(cause)
+        self.keep_back(cause, session)
         return True
+
+    def keep_back(self, cause: EarlyCause, session: Session) -> None:
+        """Submit the cause of a task that is begun, so that an answer which comes soon is written with it."""
+        if not session.hello.is_remote:
+            self._pipeline.hold(cause)
+        elif session.early_pauses_left:
+            session.early_pauses_left -= 1
+            self._pipeline.submit(cause)
+        else:
+            self._pipeline.hold_for(cause, ANSWER_SECONDS_MAX)
+
+    def note_answered_in_time(self, cause: EarlyCause) -> None:
+        """An answer is written with its cause."""
+        if cause.held_at and cause.early_session is not None:
+            cause.early_session.early_pauses_next = 1
+
+    def note_unanswered(self, entry: RunEntry, token: TaskToken) -> None:
+        """The worker says that it will not answer soon: the cause is written at once."""
+        cause = self.rests_on(entry, token)
+        if cause is not None and cause.early == BEGUN and entry.open_head is cause:
+            self._pipeline.release(cause)
 
     def take_answer(self, cause: EarlyCause) -> bool:
         """Whether an answer for the general way comes in time to be written with its cause; it rests on that then."""
         if cause.early != BEGUN or cause.entry.open_head is not cause:
             return False
         cause.early = ANSWERED
+        self.note_answered_in_time(cause)
         return True
 
     def rests_on(self, entry: RunEntry, token: TaskToken) -> EarlyCause | None:
@@ -119,6 +145,9 @@ class EarlyTasks:
 
     def when_durable(self, entry: RunEntry, cause: EarlyCause, reply: Reply[None], go_on: Callable[[], None]) -> None:
         """Go on with an unusual answer once the cause of its task is durable; refuse it if that is lost."""
+
+        if entry.open_head is cause:
+            self._pipeline.release(cause)
 
         def settled() -> None:
             if cause.early == DURABLE:

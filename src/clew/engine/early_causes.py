@@ -19,6 +19,9 @@ EVICTED: Final = 3
 """The run's memory was given up before the commit; whatever the worker had of it is void."""
 DURABLE: Final = 4
 
+PAUSES_MAX: Final = 1024
+"""After so many tasks of a worker whose answers came late it is tried anew whether they come in time."""
+
 
 class EarlyCause(Submission, eq=False):
     """A transition whose workflow task may go out before it is durable.
@@ -34,3 +37,10 @@ class EarlyCause(Submission, eq=False):
     task: WorkflowTask | ActivityTask | None = None
     early: int = NOT_EARLY
     early_session: Session | None = None
+
+    def note_overdue(self) -> None:
+        """The answer to its task did not come in time: the next ones are not waited for, each time twice as many."""
+        session = self.early_session
+        if session is not None and self.early == BEGUN and not session.early_pauses_left:
+            session.early_pauses_left = session.early_pauses_next
+            session.early_pauses_next = min(2 * session.early_pauses_next, PAUSES_MAX)

@@ -168,6 +168,7 @@ class Engine:
             recheck_sticky=lambda session: self._claims.recheck_sticky(session),
             on_suspended=self._suspended,
             on_detached=self._detached,
+            on_unanswered=self._unanswered,
             peers=peers,
             claim_lease=CLAIM_LEASE if fleet is None else fleet.lease,
         )
@@ -852,6 +853,12 @@ class Engine:
 
     def _deliver(self, rows: list[OutboxRow]) -> None:
         self._outbox.deliver(rows)
+
+    def _unanswered(self, token: i.TaskToken) -> None:
+        """An early task will not be answered soon."""
+        entry = self._cache.get(token.run_key)
+        if entry is not None:
+            self._early.note_unanswered(entry, token)
 
     def _finished(self, entry: RunEntry) -> None:
         """The run is closed, and that is durable."""

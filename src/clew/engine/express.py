@@ -400,6 +400,7 @@ class Express:
             cause.task = task
             cause.others = others
             cause.forget_until = forget_until
+            self._early.note_answered_in_time(cause)
             self._pipeline.release(cause)
             return rider
         entry.plain_at = entry.submitted_count + 1
@@ -429,7 +430,7 @@ class Express:
             entry.early = submission
             submission.early = BEGUN
             submission.early_session = session
-            self._pipeline.hold(submission)
+            self._early.keep_back(submission, session)
             return submission
         self._pipeline.submit(submission)
         return submission

@@ -27,7 +27,7 @@ from clew.model.policies import DeploymentVersion
 from clew.ports.clock import Clock
 from clew.ports.store import Store, StoreError, TaskKind, TaskRow
 from clew.service.contract import EarlyTaskSink, TaskSink
-from clew.service.requests import WorkerHello
+from clew.service.requests import TaskToken, WorkerHello
 
 logger = logging.getLogger("clew.engine")
 
@@ -61,6 +61,8 @@ class Session:
     __slots__ = (
         "_matcher",
         "activity_credits",
+        "early_pauses_left",
+        "early_pauses_next",
         "early_sink",
         "former_sessions",
         "has_granted",
@@ -84,6 +86,9 @@ class Session:
         self.taker = Taker(session_id, hello.identity)
         self.sink = sink
         self.early_sink = sink if isinstance(sink, EarlyTaskSink) else None
+        self.early_pauses_left = 0
+        """So many causes of its early tasks are not kept back for the answer, since that came too late before."""
+        self.early_pauses_next = 1
         self.workflow_credits = 0
         self.has_granted = False
         self.activity_credits = 0
@@ -104,6 +109,10 @@ class Session:
     def stop_polling(self) -> None:
         """Take back all credits."""
         self._matcher.stop_polling(self)
+
+    def note_unanswered(self, token: TaskToken) -> None:
+        """An early task will not be answered soon."""
+        self._matcher.on_unanswered(token)
 
     def suspend(self) -> None:
         """The worker cannot be reached for now."""
@@ -204,6 +213,7 @@ class Matcher:
         recheck_sticky: Callable[[Session], None],
         on_suspended: Callable[[Session], None],
         on_detached: Callable[[Session], None],
+        on_unanswered: Callable[[TaskToken], None],
         peers: Peers,
         claim_lease: timedelta = CLAIM_LEASE,
     ) -> None:
@@ -217,6 +227,7 @@ class Matcher:
         self._recheck_sticky = recheck_sticky
         self._on_suspended = on_suspended
         self._on_detached = on_detached
+        self.on_unanswered = on_unanswered
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sessions: dict[str, Session] = {}
         self._session_count = 0

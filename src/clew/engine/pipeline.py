@@ -64,6 +64,9 @@ BATCH_RUNS_MAX: Final = 1_000
 BATCH_EVENTS_MAX: Final = 2_500
 """Events in one row of history; more than one transition has, unless it wakes thousands of timers or copies a run."""
 
+AWAITED: Final = -1
+"""In place of the number of a flush: held back until an instant."""
+
 HELD_FLUSHES_MAX: Final = 64
 """So many flushes pass over what is held back, each after a share of the turns of workflow code."""
 
@@ -95,7 +98,8 @@ class Submission(Reply[Any], eq=False):
         is_parked: For an express one: it gives nothing to a worker.
         reaches_out: Whether an effect on another execution is among the transition's.
         outbox_put: Those effects as rows, once they have been written.
-        held_at: The number of the flush from which on it is held back, since an answer is about to join it; else 0.
+        held_at: The number of the flush from which on it is held back, since an answer is about to join it; `AWAITED`
+            if the answer comes from afar; else 0.
         more: Later submissions of the same run in the same write; kept at the first of them.
         unit: The first submissions of all runs that stand or fall together; None while the run stands alone.
     """
@@ -114,6 +118,9 @@ class Submission(Reply[Any], eq=False):
     reaches_out: bool = False
     more: list[Submission] | None = None
     unit: list[Submission] | None = None
+
+    def note_overdue(self) -> None:
+        """It was held back for as long as it may be."""
 
     @property
     def decided(self) -> Transition:
@@ -148,6 +155,9 @@ class CommitPipeline:
         """The first submission of each run since its last flush; also at the entry, which finds it by that."""
         self._held: deque[Submission] = deque()
         """What is held back, in order; what has been released since is still there until a flush comes past it."""
+        self._awaited: deque[tuple[float, Submission]] = deque()
+        """The same for what is held back until an instant; all for the same time, so in order."""
+        self._awaited_timer: asyncio.TimerHandle | None = None
         self._flush_number = 1
         self._in_flight = 0
         self._is_guard_lost = False
@@ -191,6 +201,19 @@ class CommitPipeline:
         if not self._flush_is_scheduled:
             self._schedule_flush()
 
+    def hold_for(self, submission: Submission, seconds: float) -> None:
+        """The same for an answer that comes from afar: flushes pass over it for so long, which is always the same."""
+        entry = submission.entry
+        if entry.open_head is not None or entry.is_discarded:
+            self.submit(submission)
+            return
+        entry.submitted_count += 1
+        entry.open_head = submission
+        submission.held_at = AWAITED
+        self._awaited.append((self._loop.time() + seconds, submission))
+        if self._awaited_timer is None:
+            self._awaited_timer = self._loop.call_later(seconds, self._look_at_awaited)
+
     def release(self, head: Submission) -> None:
         """Let the next flush take what is held back."""
         if head.held_at:
@@ -217,7 +240,14 @@ class CommitPipeline:
         if entry.unsettled_count == 0:
             callback()
         else:
+            self.hasten(entry)
             entry.after_settled.append((entry.submitted_count, callback))
+
+    def hasten(self, entry: RunEntry) -> None:
+        """Somebody waits for what this run has submitted: hold nothing back for an answer from afar."""
+        head = entry.open_head
+        if head is not None and head.held_at == AWAITED:
+            self.release(head)
 
     def abandon(self, entry: RunEntry) -> None:
         """The entry is discarded: what is open of it rests on a state that is not the run's, so it must not be stored.
@@ -241,6 +271,7 @@ class CommitPipeline:
 
     async def wait_idle(self) -> None:
         """Wait until nothing is open or in flight."""
+        self._release_awaited(float("inf"))
         while self._open or self._in_flight or self._held:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
@@ -298,6 +329,22 @@ class CommitPipeline:
             self.release(held.popleft())
         if held:
             self._schedule_flush()
+
+    def _look_at_awaited(self) -> None:
+        """Release what has been held back for as long as it may be, and look again when the next will have been."""
+        now = self._loop.time()
+        self._awaited_timer = None
+        self._release_awaited(now)
+        if self._awaited:
+            self._awaited_timer = self._loop.call_later(self._awaited[0][0] - now, self._look_at_awaited)
+
+    def _release_awaited(self, now: float) -> None:
+        awaited = self._awaited
+        while awaited and (awaited[0][1].held_at != AWAITED or awaited[0][0] <= now):
+            submission = awaited.popleft()[1]
+            if submission.held_at == AWAITED:
+                submission.note_overdue()
+                self.release(submission)
 
     def _without_unstorable(
         self, heads: list[Submission], rows: list[tuple[RunWrite, ...]], error: Exception

@@ -44,6 +44,10 @@ REPORTS: Final = frozenset(
 """What workers say about tasks that they were given: never held up behind calls that wait."""
 
 
+TASK_ANSWERS: Final = frozenset(("complete_workflow_task", "fail_workflow_task", "record_markers"))
+"""Reports about a workflow task; they may rest on one that was given out early (``link.early``)."""
+
+
 @final
 class Method:
     """One call of the contract.
@@ -53,6 +57,7 @@ class Method:
         is_repeatable: Whether a call may be made again when nobody knows if it arrived.
         is_abandonable: See `ABANDONABLE`.
         is_report: See `REPORTS`.
+        is_task_answer: See `TASK_ANSWERS`.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,6 +65,7 @@ class Method:
         self.is_repeatable = name not in UNREPEATABLE
         self.is_abandonable = name in ABANDONABLE
         self.is_report = name in REPORTS
+        self.is_task_answer = name in TASK_ANSWERS
 
     @functools.cached_property
     def _types(self) -> tuple[Any, Any]:
@@ -121,6 +127,7 @@ _rejection_decoder: Final = msgspec.json.Decoder(Rejection)
 decode_workflow_task: Final = _workflow_task_decoder.decode
 decode_activity_task: Final = _activity_task_decoder.decode
 decode_token: Final = _token_decoder.decode
+"""What a worker or a node says of a token, where that is all it says."""
 
 
 def decode_worker_hello(body: bytes) -> r.WorkerHello:

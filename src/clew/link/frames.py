@@ -200,6 +200,13 @@ class Detach(_Message, frozen=True, tag=6):
     worker: int
 
 
+class Unanswered(_Message, frozen=True, tag=7):
+    """Client: the early task of this ``TaskToken`` will not be answered soon."""
+
+    worker: int
+    token: bytes
+
+
 class Answer(_Message, frozen=True, tag=1):
     """Server: the response to a call."""
 
@@ -215,7 +222,7 @@ class Refusal(_Message, frozen=True, tag=2):
 
 
 class OfferWorkflowTask(_Message, frozen=True, tag=3):
-    """Server: a ``WorkflowTask`` for the worker."""
+    """Server: a ``WorkflowTask`` for the worker; an early one if its token has a number for that (``link.early``)."""
 
     worker: int
     body: bytes
@@ -250,9 +257,24 @@ class GoAway(_Message, frozen=True, tag=7):
     reason: str
 
 
-FromClient: TypeAlias = Part | Call | Forget | Attach | Grant | StopPolling | Detach
+class ConfirmWorkflowTask(_Message, frozen=True, tag=8):
+    """Server: the cause of the early task with this number is durable. Only to workers that take such tasks."""
+
+    worker: int
+    early: int
+
+
+FromClient: TypeAlias = Part | Call | Forget | Attach | Grant | StopPolling | Detach | Unanswered
 FromServer: TypeAlias = (
-    Part | Answer | Refusal | OfferWorkflowTask | OfferActivityTask | CancelActivity | EvictWorkflow | GoAway
+    Part
+    | Answer
+    | Refusal
+    | OfferWorkflowTask
+    | OfferActivityTask
+    | CancelActivity
+    | EvictWorkflow
+    | GoAway
+    | ConfirmWorkflowTask
 )
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import msgspec
 from clew.link import frames as f
 from clew.link.calls import METHODS, Method, decode_rejection, encode_body
 from clew.link.codes import CutCode, LinkViolation
+from clew.link.early import AheadTasks, worthless
 from clew.link.lane import Lane
 from clew.link.remote_calls import RemoteCalls
 from clew.link.remote_worker import RemoteWorker, attempt_key
@@ -53,6 +54,8 @@ class _Call(Reply[Any], eq=False, kw_only=False):
     trace: str = ""
     is_sent: bool = False
     sends_count: int = 0
+    is_of_session: bool = False
+    """Whether it rests on what only this session's node knows."""
 
 
 @final
@@ -78,6 +81,7 @@ class RemoteService(RemoteCalls):
         self._quiet: asyncio.Future[None] | None = None
         self._last_call_id = 0
         self._workers: dict[int, RemoteWorker] = {}
+        self.ahead = AheadTasks()
         self._last_worker = 0
         self._granting: list[RemoteWorker] = []
         self._refusal: RPCError | None = None
@@ -161,8 +165,13 @@ class RemoteService(RemoteCalls):
             call.set_exception(error)
 
     def _begin_again(self) -> None:
+        self.ahead.end_session()
         under_way, self._calls = list(self._calls.values()), {}
         self._plain_count = self._reports_count = 0
+        void = [call for call in (*under_way, *self._queued) if call.is_of_session]
+        if void:
+            under_way = [call for call in under_way if not call.is_of_session]
+            self._queued = deque(call for call in self._queued if not call.is_of_session)
         for worker in self._workers.values():
             worker.begin_again()
         again: list[_Call] = []
@@ -174,6 +183,8 @@ class RemoteService(RemoteCalls):
         for call in reversed(again):
             call.is_sent = False
             self._queued.appendleft(call)
+        for call in void:
+            call.set_exception(worthless())
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +257,14 @@ class RemoteService(RemoteCalls):
         else:
             lane.send(f.Call(call.call_id, call.method.name, 0, call.body, call.trace))
 
+    def _answer_task(self, name: str, request: Any, token: i.TaskToken) -> Reply[Any]:
+        if not token.early:
+            return self._make(METHODS[name], encode_body(request))
+        self.ahead.answer(token)
+        call = self._make(METHODS[name], encode_body(request))
+        call.is_of_session = True
+        return call
+
     def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
         reply: Reply[Any] = self._call(name, request)
         if isinstance(token, i.TaskToken):
@@ -284,7 +303,13 @@ class RemoteService(RemoteCalls):
                 self._answered(message)
             case f.Refusal():
                 self._refused(message)
-            case f.OfferWorkflowTask() | f.OfferActivityTask() | f.CancelActivity() | f.EvictWorkflow():
+            case (
+                f.OfferWorkflowTask()
+                | f.OfferActivityTask()
+                | f.CancelActivity()
+                | f.EvictWorkflow()
+                | f.ConfirmWorkflowTask()
+            ):
                 worker = self._workers.get(message.worker)
                 # One that has just been detached is still offered what was on its way.
                 if worker is not None:
@@ -355,6 +380,7 @@ class RemoteService(RemoteCalls):
     def forget_worker(self, worker: RemoteWorker) -> None:
         """It is detached."""
         self._workers.pop(worker.number, None)
+        self.ahead.detached(worker)
 
 
 _ATTACH_AGAIN: Final = Method("attach_worker")

@@ -29,6 +29,10 @@ class RemoteCalls(ABC):
         """Make a call that is taken back when nobody waits for it any more."""
 
     @abstractmethod
+    def _answer_task(self, name: str, request: Any, token: i.TaskToken) -> Reply[Any]:
+        """Make a call that says something about a workflow task."""
+
+    @abstractmethod
     def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
         """Make a call after which the worker has this attempt no longer."""
 
@@ -135,13 +139,13 @@ class RemoteCalls(ABC):
         return self._call("rotate_api_key", request)
 
     def complete_workflow_task(self, request: i.CompleteWorkflowTaskRequest) -> Reply[None]:
-        return self._call("complete_workflow_task", request)
+        return self._answer_task("complete_workflow_task", request, request.token)
 
     def fail_workflow_task(self, request: i.FailWorkflowTaskRequest) -> Reply[None]:
-        return self._call("fail_workflow_task", request)
+        return self._answer_task("fail_workflow_task", request, request.token)
 
     def record_markers(self, request: i.RecordMarkersRequest) -> Reply[r.RecordMarkersResponse]:
-        return self._call("record_markers", request)
+        return self._answer_task("record_markers", request, request.token)
 
     def answer_query(self, request: r.AnswerQueryRequest) -> Reply[None]:
         return self._call("answer_query", request)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 
 from clew.link import frames as f
-from clew.link.calls import decode_activity_task, decode_token, decode_workflow_task
+from clew.link.calls import decode_activity_task, decode_token, decode_workflow_task, encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.model.inputs import ActivityCancelReason, TaskToken
-from clew.service.contract import TaskSink
+from clew.service.contract import EarlyTaskSink, TaskSink
 from clew.service.reply import Reply
 from clew.service.requests import WorkerHello
 
@@ -46,7 +46,8 @@ class RemoteWorker:
         self._owner = owner
         self._former_sessions: deque[str] = deque(maxlen=FORMER_SESSIONS_MAX)
         self.hello = hello
-        self._sink = sink
+        self.sink = sink
+        self.early_sink: EarlyTaskSink | None = sink if isinstance(sink, EarlyTaskSink) else None
         self._open_workflow = 0
         self._open_activity = 0
         self._unsent_workflow = 0
@@ -56,7 +57,10 @@ class RemoteWorker:
     def hello_now(self) -> WorkerHello:
         """What it says when it attaches now."""
         return msgspec.structs.replace(
-            self.hello, held_attempts=tuple(self.held.values()), former_sessions=tuple(self._former_sessions)
+            self.hello,
+            held_attempts=tuple(self.held.values()),
+            former_sessions=tuple(self._former_sessions),
+            takes_early_tasks=self.hello.takes_early_tasks and self.early_sink is not None,
         )
 
     def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:
@@ -89,6 +93,11 @@ class RemoteWorker:
         self._unsent_workflow = self._unsent_activity = 0
         if self.is_attached:
             self._owner.send(f.StopPolling(self.number))
+
+    def note_unanswered(self, token: TaskToken) -> None:
+        """Tell the node that an early task will not be answered soon."""
+        if self.is_attached:
+            self._owner.send(f.Unanswered(self.number, encode_body(token)))
 
     def suspend(self) -> None:
         """Offer it nothing for now; only the node's end does this."""
@@ -137,16 +146,22 @@ class RemoteWorker:
                 case f.OfferWorkflowTask():
                     workflow_task = decode_workflow_task(message.body)
                     self._open_workflow -= 1
-                    self._sink.offer_workflow_task(workflow_task)
+                    if workflow_task.token.early:
+                        self._owner.ahead.take(self, workflow_task)
+                    else:
+                        self.sink.offer_workflow_task(workflow_task)
                 case f.OfferActivityTask():
                     activity_task = decode_activity_task(message.body)
                     self._open_activity -= 1
                     self.held[attempt_key(activity_task.token)] = activity_task.token
-                    self._sink.offer_activity_task(activity_task)
+                    self.sink.offer_activity_task(activity_task)
                 case f.CancelActivity():
-                    self._sink.cancel_activity(decode_token(message.token), ActivityCancelReason(message.reason))
+                    self.sink.cancel_activity(decode_token(message.token), ActivityCancelReason(message.reason))
+                case f.ConfirmWorkflowTask():
+                    self._owner.ahead.confirmed(message.early)
                 case _:
-                    self._sink.evict_workflow(message.namespace, message.run_id)
+                    self._owner.ahead.evicted(self, message.run_id)
+                    self.sink.evict_workflow(message.namespace, message.run_id)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise LinkViolation(
                 CutCode.MALFORMED, f"{type(message).__name__} that this version cannot read ({error})"

@@ -18,8 +18,9 @@ import msgspec
 
 from clew.link import frames as f
 from clew.link.admission import Admission
-from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
+from clew.link.calls import METHODS, Method, decode_token, decode_worker_hello, encode_body
 from clew.link.codes import CutCode, LinkViolation
+from clew.link.early import EarlyNumbers, first_number, worthless
 from clew.link.lane import Lane
 from clew.link.spans import EndSpan
 from clew.model.inputs import ActivityCancelReason, TaskToken
@@ -44,7 +45,7 @@ _NOTHING: Final = encode_body(None)
 class _Call:
     """One call under way, and the listener to its answer."""
 
-    __slots__ = ("_session", "answer", "call_id", "deadline", "end_span", "method")
+    __slots__ = ("_session", "answer", "call_id", "deadline", "early", "end_span", "method")
 
     def __init__(self, session: ServerSession, call_id: int, method: Method) -> None:
         self._session = session
@@ -53,6 +54,8 @@ class _Call:
         self.deadline: asyncio.TimerHandle | None = None
         self.answer: asyncio.Future[Any] | Reply[Any] | None = None
         self.end_span: EndSpan | None = None
+        self.early: TaskToken | None = None
+        """Of the task that it answers, if that was given out early."""
 
     def __call__(self, answer: asyncio.Future[Any] | Reply[Any]) -> None:
         """The service has answered."""
@@ -89,6 +92,7 @@ class ServerSession:
         self._calls: dict[int, _Call] = {}
         self._reports_count = 0
         self._workers: dict[int, _Worker] = {}
+        self.early = EarlyNumbers(first_number(token))
         self._unbound_at = self._loop.time()
         self._is_released = False
         self._is_holding = False
@@ -200,6 +204,8 @@ class ServerSession:
             case f.Detach():
                 self._worker(message.worker).end()
                 del self._workers[message.worker]
+            case f.Unanswered():
+                self._worker(message.worker).note_unanswered(message.token)
             case _:
                 raise LinkViolation(CutCode.MALFORMED, f"a client may not send {type(message).__name__}")
 
@@ -228,12 +234,20 @@ class ServerSession:
         if self._tracer is not None and (message.trace or not method.is_report):
             call.end_span = self._tracer(name, message.trace)
         try:
-            answer = serve(method.decode_request(message.body))
+            request = method.decode_request(message.body)
+            if method.is_task_answer and request.token.early:
+                self._check_early(request.token)
+                call.early = request.token
+            answer = serve(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer
             self._pop(call_id, error)
             self._refuse(call_id, _rejection(error, name))
             return
         self._wait_for(call, answer, message.timeout_ms)
+
+    def _check_early(self, token: TaskToken) -> None:
+        if self.early.is_worthless(token.early):
+            raise worthless()
 
     def _bind_method(self, name: str) -> tuple[Method, Callable[[Any], Awaitable[Any]]] | None:
         method = METHODS.get(name)
@@ -266,6 +280,8 @@ class ServerSession:
         error = None if is_cancelled else answer.exception()
         if self._pop(call.call_id, error) is None:
             return
+        if call.early is not None:
+            self.early.answered(call.early)
         if is_cancelled:
             self._refuse(call.call_id, _stopped(call.method.name))
         elif error is not None:
@@ -334,7 +350,8 @@ class ServerSession:
         """Attach a worker to the service, and give the id of its session there."""
         try:
             hello = msgspec.structs.replace(decode_worker_hello(body), is_remote=True)
-            session = await self._service.attach_worker(hello, worker)
+            sink = _EarlySink(worker) if hello.takes_early_tasks else worker
+            session = await self._service.attach_worker(hello, sink)
         except BaseException:
             self._workers.pop(worker.number, None)
             raise
@@ -411,6 +428,19 @@ class _Worker:
             self._open_workflow = self._open_activity = 0
             self.session.stop_polling()
 
+    def note_unanswered(self, token: bytes) -> None:
+        """Pass on that an early task will not be answered soon.
+
+        Raises:
+            LinkViolation: That is no token.
+        """
+        try:
+            early = decode_token(token)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise LinkViolation(CutCode.MALFORMED, f"a token that cannot be read ({error})") from error
+        if self.session is not None:
+            self.session.note_unanswered(early)
+
     def suspend(self) -> None:
         """The worker cannot be reached."""
         if self.session is not None:
@@ -445,6 +475,37 @@ class _Worker:
     def evict_workflow(self, namespace: str, run_id: str) -> None:
         """The run need not be kept cached."""
         self._owner.send_offer(f.EvictWorkflow(self.number, namespace, run_id))
+
+
+@final
+class _EarlySink:
+    """The same for a worker that takes workflow tasks early."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self._owner = worker._owner
+        self._numbers = self._owner.early
+        self.offer_workflow_task = worker.offer_workflow_task
+        self.offer_activity_task = worker.offer_activity_task
+        self.cancel_activity = worker.cancel_activity
+
+    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
+        """Send a task ahead of its cause; whether the worker can begin at once, it says itself."""
+        if not self._owner.lane.is_bound or self._numbers.is_full:
+            return False
+        self._worker.offer_workflow_task(self._numbers.number(task))
+        return True
+
+    def confirm_workflow_task(self, task: WorkflowTask) -> None:
+        """Its cause is durable."""
+        number = self._numbers.durable(task.token.run_id)
+        if number:
+            self._owner.send_offer(f.ConfirmWorkflowTask(self._worker.number, number))
+
+    def evict_workflow(self, namespace: str, run_id: str) -> None:
+        """The run need not be kept; what was given out early of it is void."""
+        self._numbers.lost(run_id)
+        self._worker.evict_workflow(namespace, run_id)
 
 
 _ATTACH: Final = Method("attach_worker")

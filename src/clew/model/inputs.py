@@ -170,6 +170,8 @@ class TaskToken(Message, frozen=True, kw_only=True, tag=True):
     activity_id: str = ""
     seal: bytes = b""
     """Proof that the server gave this token away; only servers that authenticate make and want one."""
+    early: int = 0
+    """Numbers a workflow task that went over a link before its cause was durable (``link.early``); else 0."""
 
 
 class UpdateAcceptance(Message, frozen=True, kw_only=True):

@@ -44,9 +44,9 @@ class TaskSink(Protocol):
 
 @runtime_checkable
 class EarlyTaskSink(Protocol):
-    """A worker's end in the engine's own process that can begin with a task before its cause is durable.
+    """A worker's end that can begin with a task before its cause is durable.
 
-    Its answer may be given at once, as it leaves the process only with that cause. Nothing else that the task brings
+    Its answer may be given at once, as it leaves the engine only with that cause. Nothing else that the task brings
     about may be seen outside of workflow code before `confirm_workflow_task`. If the cause does not become durable,
     the run is evicted (`TaskSink.evict_workflow`): from then on the task must not be answered, and what is cached of
     the run must not be used. The credit is given back by `WorkerSession.grant` as for any task, confirmed or not.
@@ -75,6 +75,10 @@ class WorkerSession(Protocol):
 
     def stop_polling(self) -> None:
         """Take back all credits; tasks already offered stay leased."""
+        ...
+
+    def note_unanswered(self, token: r.TaskToken) -> None:
+        """A task that was taken early will not be answered soon: its cause need not be kept back for the answer."""
         ...
 
     def suspend(self) -> None:

@@ -336,6 +336,8 @@ class Parts:
             instance_id=options.instance_id,
             workflow_types=None if None in options.workflows else workflow_types,
             takes_workflow_tasks=bool(options.workflows),
+            # What a codec does may take long, and is seen elsewhere.
+            takes_early_tasks=bool(options.workflows) and self._codec is None,
             is_sticky=options.cached_workflows_max > 0,
             sticky_schedule_to_start_timeout=options.sticky_schedule_to_start_timeout,
             deployment_version=deployment.version if deployment is not None else None,

@@ -124,7 +124,9 @@ class Sink:
     def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
         """Begin with a workflow task whose cause is not durable yet, if it can be begun at once."""
         try:
-            return self._workflows is not None and self._workflows.offer_early(task, self._settle_workflow_task)
+            return self._workflows is not None and self._workflows.offer_early(
+                task, self._settle_workflow_task, self._note_unanswered
+            )
         except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
             self._on_error(error)
             return False
@@ -185,6 +187,10 @@ class Sink:
     def _settle_workflow_task(self) -> None:
         if self._is_polling and self.session is not None:
             self.session.grant(workflow_tasks=1)
+
+    def _note_unanswered(self, task: WorkflowTask) -> None:
+        if self.session is not None:
+            self.session.note_unanswered(task.token)
 
     def _settle_activity_task(self) -> None:
         if self._is_polling and self.session is not None:

@@ -116,6 +116,7 @@ class WorkflowTasks:
         self._cached_runs_max = cached_runs_max
         self._blocked_timeout = blocked_timeout
         self._settle_slot: Callable[[], None] = _no_slot
+        self._note_unanswered: Callable[[WorkflowTask], None] | None = None
         self._codec = codec
         self._runs: dict[str, CachedRun] = {}
         self._idle = IdleRuns(loop, self._runs, may_drop=_is_idle, drop=self._let_go)
@@ -151,8 +152,16 @@ class WorkflowTasks:
         else:
             self._route(task)
 
-    def offer_early(self, task: WorkflowTask, settle: Callable[[], None]) -> bool:
-        """Take a task whose cause is not durable yet, if its turn can be run at once; gives whether it is taken."""
+    def offer_early(
+        self,
+        task: WorkflowTask,
+        settle: Callable[[], None],
+        note_unanswered: Callable[[WorkflowTask], None] | None = None,
+    ) -> bool:
+        """Take a task whose cause is not durable yet, if its turn can be run at once; gives whether it is taken.
+
+        `note_unanswered` is told if there will be no answer before `confirm`.
+        """
         runs, run_id = self._runs, task.token.run_id
         run = runs.get(run_id)
         if run is None:
@@ -178,6 +187,7 @@ class WorkflowTasks:
         run.is_early = True
         run.turn = turn
         self._settle_slot = settle
+        self._note_unanswered = note_unanswered
         self._open_count += 1
         if self._metrics is not None:
             self._metrics.count("workflow_task_queue_poll_succeed", {"workflow_type": task.workflow_type})
@@ -332,6 +342,8 @@ class WorkflowTasks:
     def _take_result(self, run: CachedRun, result: ActivationResult) -> None:
         if run.is_early and result.local_activities:
             run.held = result
+            if self._note_unanswered is not None and run.task is not None:
+                self._note_unanswered(run.task)
             return
         if result.local_activities or result.cancelled_local_activities or result.forgotten_local_activities:
             self._take_local_activities(run, result)

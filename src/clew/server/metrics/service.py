@@ -19,7 +19,7 @@ from clew.model.inputs import TaskToken
 from clew.server.metrics.metrics import ACTIVITY, WORKFLOW, Metrics
 from clew.server.metrics.registry import Series
 from clew.service import requests as r
-from clew.service.contract import Service, TaskSink, WorkerSession
+from clew.service.contract import EarlyTaskSink, Service, TaskSink, WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply, Teller
 from clew.service.telling import telling
@@ -74,7 +74,11 @@ class MeteredService:
 
     async def attach_worker(self, hello: r.WorkerHello, sink: TaskSink) -> WorkerSession:
         """Take in a worker, and watch what it is offered."""
-        watched = _MeteredSink(self, hello.task_queue, sink)
+        watched = (
+            _MeteredEarlySink(self, hello.task_queue, sink, sink)
+            if isinstance(sink, EarlyTaskSink)
+            else _MeteredSink(self, hello.task_queue, sink)
+        )
         seconds = self._metrics.call_seconds.series("attach_worker")
         measure = _Measure(self, "attach_worker", seconds, self._loop.time())
         return await telling(self._service.attach_worker(hello, watched), measure.tell)
@@ -139,7 +143,6 @@ class _Measure(Teller):
             self._seconds.observe(self._service.time() - self._began)
 
 
-@final
 class _MeteredSink:
     """A worker's end, watched."""
 
@@ -150,9 +153,6 @@ class _MeteredSink:
         self._sink = sink
         self.cancel_activity = sink.cancel_activity
         self.evict_workflow = sink.evict_workflow
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
 
     def offer_workflow_task(self, task: r.WorkflowTask) -> None:
         """Hand over one workflow task."""
@@ -165,6 +165,23 @@ class _MeteredSink:
         scheduled_at = task.current_attempt_scheduled_time or task.scheduled_time
         self._service.offered(task, scheduled_at, self._activity)
         self._sink.offer_activity_task(task)
+
+
+@final
+class _MeteredEarlySink(_MeteredSink):
+    """The same of one that takes workflow tasks early."""
+
+    def __init__(self, service: MeteredService, task_queue: str, sink: TaskSink, early: EarlyTaskSink) -> None:
+        super().__init__(service, task_queue, sink)
+        self._early = early
+        self.confirm_workflow_task = early.confirm_workflow_task
+
+    def offer_early_workflow_task(self, task: r.WorkflowTask) -> bool:
+        """Hand over one workflow task ahead of its cause."""
+        is_taken = self._early.offer_early_workflow_task(task)
+        if is_taken:
+            self._service.offered(task, task.scheduled_time, self._workflow)
+        return is_taken
 
 
 def metered(service: Service, metrics: Metrics) -> Service:

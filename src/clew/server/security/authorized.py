@@ -36,7 +36,7 @@ from clew.service import deployments as d
 from clew.service import keys as k
 from clew.service import operations as o
 from clew.service import requests as r
-from clew.service.contract import Service, TaskSink, WorkerSession
+from clew.service.contract import EarlyTaskSink, Service, TaskSink, WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
 from clew.service.telling import telling
@@ -235,7 +235,7 @@ class AuthorizedService:
             if not self.principal.may_serve(hello.namespace, hello.task_queue):
                 raise _queue_denied(self.principal, hello)
             seals = self._guards.seals
-            inner = await self._service.attach_worker(hello, sink if seals is None else _SealingSink(sink, seals))
+            inner = await self._service.attach_worker(hello, sink if seals is None else _sealing(sink, seals))
             session = _Session(inner, self._sessions)
             if self._is_ended:
                 session.detach()
@@ -415,6 +415,9 @@ class _Session:
     def stop_polling(self) -> None:
         self._inner.stop_polling()
 
+    def note_unanswered(self, token: TaskToken) -> None:
+        self._inner.note_unanswered(token)
+
     def suspend(self) -> None:
         self._inner.suspend()
 
@@ -426,7 +429,6 @@ class _Session:
         self._inner.detach()
 
 
-@final
 class _SealingSink:
     """A worker's end that gets sealed tokens."""
 
@@ -445,6 +447,23 @@ class _SealingSink:
 
     def evict_workflow(self, namespace: str, run_id: str) -> None:
         self._inner.evict_workflow(namespace, run_id)
+
+
+@final
+class _SealingEarlySink(_SealingSink):
+    """The same of one that takes workflow tasks early."""
+
+    def __init__(self, inner: TaskSink, early: EarlyTaskSink, seals: TokenSeals) -> None:
+        super().__init__(inner, seals)
+        self._early = early
+        self.confirm_workflow_task = early.confirm_workflow_task
+
+    def offer_early_workflow_task(self, task: r.WorkflowTask) -> bool:
+        return self._early.offer_early_workflow_task(msgspec.structs.replace(task, token=self._seals.seal(task.token)))
+
+
+def _sealing(sink: TaskSink, seals: TokenSeals) -> TaskSink:
+    return _SealingEarlySink(sink, sink, seals) if isinstance(sink, EarlyTaskSink) else _SealingSink(sink, seals)
 
 
 def _opened(request: Any, seals: TokenSeals) -> Any:

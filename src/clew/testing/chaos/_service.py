@@ -351,6 +351,11 @@ class _WorkerEnd:
         if self._session is not None:
             self._session.stop_polling()
 
+    def note_unanswered(self, token: r.TaskToken) -> None:
+        """As `WorkerSession.note_unanswered`."""
+        if self._session is not None:
+            self._session.note_unanswered(token)
+
     def suspend(self) -> None:
         """As `WorkerSession.suspend`."""
         if self._session is not None:
