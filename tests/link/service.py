@@ -35,6 +35,9 @@ class FakeSession:
     def stop_polling(self) -> None:
         self.said.append("stop_polling")
 
+    def note_unanswered(self, token: r.TaskToken) -> None:
+        self.said.append("note_unanswered")
+
     def suspend(self) -> None:
         self.said.append("suspend")
 

@@ -164,6 +164,12 @@ def last_stored_of(task: r.WorkflowTask) -> int:
 class EarlyPlayer(Player):
     """Plays a script with an early worker, and looks whether the laws hold."""
 
+    takes_early_tasks = False
+    """Whether it is behind a link, so that its answers are waited for longer."""
+
+    answer_seconds = 0.0
+    """How long; nothing waits for time to pass unless the script wants it to."""
+
     def __init__(self, random: Random) -> None:
         super().__init__(has_express=True)
         self._clock = TickingClock()
@@ -176,7 +182,10 @@ class EarlyPlayer(Player):
         """What became of the updates whose callers were told."""
 
     async def play(self, script: list[Action]) -> None:
-        with unittest.mock.patch("clew.engine.pipeline.HELD_FLUSHES_MAX", 4):
+        with (
+            unittest.mock.patch("clew.engine.pipeline.HELD_FLUSHES_MAX", 4),
+            unittest.mock.patch("clew.engine.early.ANSWER_SECONDS_MAX", self.answer_seconds),
+        ):
             await self._play(script)
 
     async def _play(self, script: list[Action]) -> None:
@@ -195,6 +204,7 @@ class EarlyPlayer(Player):
             instance_id="w",
             workflow_types=("W",),
             activity_types=("a",),
+            takes_early_tasks=self.takes_early_tasks,
         )
         self.session = self.sink.session = await engine.attach_worker(hello, self.sink)
         self.session.grant(workflow_tasks=5, activity_tasks=5)
@@ -333,6 +343,7 @@ def test_nothing_that_is_not_stored_is_seen_or_stays(group: int) -> None:
     for seed in range(group * SEEDS, (group + 1) * SEEDS):
         random = Random(seed)
         player = EarlyPlayer(random)
+        player.takes_early_tasks = seed % 2 == 1
         asyncio.run(player.play(make_script(random)))
         assert player.sink.problems == [], f"seed {seed}"
         early += player.sink.early_count

@@ -55,11 +55,14 @@ def with_early_tasks(plan: Plan, action: type[Action]) -> Plan:
     calm = chance.random() < 0.2
     maker = _Maker(chance, action, plan.seed)
     seconds = chance.choice((5.0, 20.0))
+    nodes, workers = min(plan.nodes, chance.choice((1, 1, 2))), chance.choice((0, 0, 0, 1))
+    is_far = random.Random(f"far:{plan.seed}").random() < 0.3
     return msgspec.structs.replace(
         plan,
-        inside=True,
-        nodes=min(plan.nodes, chance.choice((1, 1, 2))),
-        workers=chance.choice((0, 0, 0, 1)),
+        inside=not is_far,
+        far=is_far,
+        nodes=nodes,
+        workers=max(workers, 1) if is_far else workers,
         clients=chance.choice((1, 3)),
         cached_runs=1000,
         slots=chance.choice((10, 100, 100)),

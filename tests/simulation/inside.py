@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from clew.model.inputs import TaskToken
 from clew.service.requests import WorkerHello, WorkflowTask
 from tests.simulation.outside import Outside
 from tests.simulation.workers import SimWorker, Sink, Turns
@@ -43,13 +44,15 @@ class InsideWorker(SimWorker):
     """See the module docstring."""
 
     def make_turns(self) -> Turns:
-        return _InsideTurns(self.loop, self.workflows._finished.put, self._chance)
+        return SlowTurns(self.loop, self.workflows._finished.put, self._chance)
 
     def make_sink(self) -> Sink:
-        return _EarlySink(self)
+        return EarlySink(self)
 
 
-class _InsideTurns(Turns):
+class SlowTurns(Turns):
+    """Turns wait for their thread; most can be lent."""
+
     def __init__(self, loop: Any, finish: Any, chance: random.Random) -> None:
         super().__init__(loop, finish)
         self._chance = chance
@@ -68,12 +71,21 @@ class _InsideTurns(Turns):
         return True
 
 
-class _EarlySink(Sink):
+class EarlySink(Sink):
+    """The end of a worker that takes tasks early."""
+
     def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
         session = self._session()
         return self._worker.workflows.offer_early(
-            task, lambda: session.grant(workflow_tasks=1) if session is not None else None
+            task,
+            lambda: session.grant(workflow_tasks=1) if session is not None else None,
+            lambda task: self.note_unanswered(task.token),
         )
+
+    def note_unanswered(self, token: TaskToken) -> None:
+        session = self._session()
+        if session is not None:
+            session.note_unanswered(token)
 
     def confirm_workflow_task(self, task: WorkflowTask) -> None:
         self._worker.workflows.confirm(task)
@@ -106,4 +118,5 @@ class _NearSession:
         self.session_id = session.session_id
         self.grant = session.grant
         self.stop_polling = session.stop_polling
+        self.note_unanswered = session.note_unanswered
         self.detach = session.detach

@@ -52,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
         nodes: Engine nodes on one store; more than one only on the model store.
         shards: Of the store.
         inside: Whether each node has a worker in its own process, which takes workflow tasks early.
+        far: Whether the other workers, which are behind links, take them early as well.
         hints_lost: The share of hints between nodes that are lost while there are faults.
         workers: How many.
         clients: How many.
@@ -80,6 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
     shards: int = 1
     hints_lost: float = 0.0
     inside: bool = False
+    far: bool = False
 
     @property
     def is_calm(self) -> bool:
@@ -117,6 +119,7 @@ def make_plan(seed: int, store: str = "") -> Plan:
         skew=chance.choice((0.0, 0.0, 0.5, 5.0)),
         seconds=seconds,
         inside=random.Random(f"inside:{seed}").random() < 0.4,
+        far=random.Random(f"far:{seed}").random() < 0.3,
     )
     if is_early(seed):
         plan = with_early_tasks(plan, Action)

@@ -18,6 +18,7 @@ from collections.abc import Generator
 from types import FunctionType
 from typing import Any
 
+from tests.simulation.far_faults import FAR_FAULTS
 from tests.simulation.fault import Fault
 from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
 
@@ -527,6 +528,7 @@ FAULTS: tuple[Fault, ...] = (
         "if False:",
     ),
     *LIFECYCLE_FAULTS,
+    *FAR_FAULTS,
 )
 
 

@@ -41,6 +41,7 @@ from tests.simulation.asking_regressions import (
     a_run_closes_with_an_update_that_a_caller_knows_as_accepted,
 )
 from tests.simulation.early_regressions import EARLY_REGRESSIONS
+from tests.simulation.far_faults import FAR_REGRESSIONS
 from tests.simulation.faulty_shop import FaultyShop, in_shop, until
 from tests.simulation.lifecycle_regressions import LIFECYCLE_REGRESSIONS
 from tests.unit.replay.story import Story, WorkerDied
@@ -518,5 +519,6 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
     **EARLY_REGRESSIONS,
+    **FAR_REGRESSIONS,
     **LIFECYCLE_REGRESSIONS,
 }

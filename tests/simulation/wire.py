@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clew.model.inputs import TaskToken
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service.contract import TaskSink, WorkerSession
 from clew.service.errors import RPCError
@@ -166,13 +167,17 @@ class Wire:
 
     def _attach(self, node: Node, epoch: int, number: int, hello: WorkerHello, sink: TaskSink) -> None:
         async def attach() -> SessionEnd:
-            session = await node.engine.attach_worker(hello, _FarSink(self, epoch, sink))
+            session = await node.engine.attach_worker(hello, self.far_sink(epoch, sink))
             if epoch != self.epoch:
                 session.detach()
             self._sessions.append((node, session))
             return SessionEnd(self, node, epoch, session)
 
         asyncio.ensure_future(attach()).add_done_callback(lambda done: self._answered(epoch, number, done))
+
+    def far_sink(self, epoch: int, sink: TaskSink) -> FarSink:
+        """A worker's end as the node has it."""
+        return FarSink(self, epoch, sink)
 
     # --- cuts -------------------------------------------------------------------------------------------------------
 
@@ -232,16 +237,19 @@ class SessionEnd:
     def detach(self) -> None:
         self._tell("detach")
 
-    def _tell(self, method: str, **values: int) -> None:
+    def note_unanswered(self, token: TaskToken) -> None:
+        self._tell("note_unanswered", token=token)
+
+    def _tell(self, method: str, **values: Any) -> None:
         if self.is_alive:
             self._wire.loop.post(self._node.lane, 0.0, self._arrive, method, values)
 
-    def _arrive(self, method: str, values: dict[str, int]) -> None:
+    def _arrive(self, method: str, values: dict[str, Any]) -> None:
         if self.is_alive:
             getattr(self._session, method)(**values)
 
 
-class _FarSink:
+class FarSink:
     """A worker's sink as the engine sees it: what it is told travels, in order."""
 
     def __init__(self, wire: Wire, epoch: int, sink: TaskSink) -> None:
@@ -269,7 +277,11 @@ class _FarSink:
 
     def _arrive(self, method: str, args: Any) -> None:
         if self._epoch == self._wire.epoch and not self._wire.is_cut:
-            getattr(self._sink, method)(*args)
+            self.arrived(method, args)
+
+    def arrived(self, method: str, args: Any) -> None:
+        """At the worker."""
+        getattr(self._sink, method)(*args)
 
 
 def _fail(answer: asyncio.Future[Any]) -> None:

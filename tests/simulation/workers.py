@@ -66,6 +66,9 @@ class SimWorker:
         slots: For each kind of task.
     """
 
+    takes_early_tasks = False
+    """Whether it says so to a node at the other end of a link."""
+
     def __init__(
         self,
         name: str,
@@ -140,7 +143,7 @@ class SimWorker:
             self._lost.clear()
             hello = WorkerHello(
                 namespace="default", task_queue=QUEUE, identity=self.name, instance_id=self.name,
-                is_sticky=self._is_sticky,
+                is_sticky=self._is_sticky, takes_early_tasks=self.takes_early_tasks,
             )  # fmt: skip
             try:
                 session = await self.wire.attach_worker(hello, self.make_sink())

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from clew.service.requests import ActivityTask
+from tests.simulation.afar import EarlyWire, FarWorker
 from tests.simulation.clients import Call, SimClient, value_of
 from tests.simulation.clock import SimClock
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
@@ -273,8 +274,8 @@ class World:
 
     # --- processes --------------------------------------------------------------------------------------------------
 
-    def _wire(self, lane: Any) -> Wire:
-        wire = Wire(
+    def _wire(self, lane: Any, kind: type[Wire] = Wire) -> Wire:
+        wire = kind(
             loop=self.loop, lane=lane, node=self._serving, chance=self.chance(f"wire:{lane.name}"),
             faults=lambda: self.plan.wire_faults if self.has_faults else NO_WIRE_FAULTS,
         )  # fmt: skip
@@ -328,9 +329,10 @@ class World:
         place.incarnation += 1
         name = f"worker{place.number}.{place.incarnation}"
         lane = self.loop.lane(name)
-        worker = SimWorker(
-            name, loop=self.loop, lane=lane, wire=self._wire(lane), chance=self.chance(name), outside=self.outside,
-            cached_runs=self.plan.cached_runs, slots=self.plan.slots,
+        far = self.plan.far
+        worker = (FarWorker if far else SimWorker)(
+            name, loop=self.loop, lane=lane, wire=self._wire(lane, EarlyWire if far else Wire),
+            chance=self.chance(name), outside=self.outside, cached_runs=self.plan.cached_runs, slots=self.plan.slots,
         )  # fmt: skip
         place.worker = worker
         worker.start()

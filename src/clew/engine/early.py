@@ -70,7 +70,7 @@ class EarlyTasks:
 
     def keep_back(self, cause: EarlyCause, session: Session) -> None:
         """Submit the cause of a task that is begun, so that an answer which comes soon is written with it."""
-        if not session.hello.is_remote:
+        if not session.hello.takes_early_tasks:
             self._pipeline.hold(cause)
         elif session.early_pauses_left:
             session.early_pauses_left -= 1
@@ -87,6 +87,7 @@ class EarlyTasks:
         """The worker says that it will not answer soon: the cause is written at once."""
         cause = self.rests_on(entry, token)
         if cause is not None and cause.early == BEGUN and entry.open_head is cause:
+            cause.note_overdue()
             self._pipeline.release(cause)
 
     def take_answer(self, cause: EarlyCause) -> bool:

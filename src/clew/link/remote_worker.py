@@ -60,7 +60,7 @@ class RemoteWorker:
             self.hello,
             held_attempts=tuple(self.held.values()),
             former_sessions=tuple(self._former_sessions),
-            takes_early_tasks=self.hello.takes_early_tasks and self.early_sink is not None,
+            takes_early_tasks=self.early_sink is not None,
         )
 
     def grant(self, *, workflow_tasks: int = 0, activity_tasks: int = 0) -> None:

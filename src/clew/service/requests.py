@@ -397,8 +397,8 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     is_remote: bool = False
     """Whether it is behind a link, so that it outlives the node that it attaches to."""
     takes_early_tasks: bool = False
-    """Whether it can begin with workflow tasks before their cause is durable (`contract.EarlyTaskSink`); only asked of
-    one that is behind a link."""
+    """Of one behind a link: whether it can begin with workflow tasks before their cause is durable
+    (`contract.EarlyTaskSink`)."""
     held_attempts: tuple[TaskToken, ...] = ()
     """Attempts at activities that it has from another node, or from this one before it was restarted."""
     former_sessions: tuple[str, ...] = ()

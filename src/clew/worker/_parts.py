@@ -38,7 +38,7 @@ from clew.worker._metrics import WorkerMetrics
 from clew.worker._outcomes import Outcomes
 from clew.worker._processes import ProcessCalls
 from clew.worker._requests import measured
-from clew.worker._sessions import Offer, Sink, plan_offers
+from clew.worker._sessions import EarlySink, Offer, Sink, plan_offers
 from clew.worker._thread_calls import CallThreads
 from clew.worker._workflow_tasks import WorkflowTasks
 from clew.workflow._definition import Definition as WorkflowDefinition
@@ -175,8 +175,10 @@ class Parts:
             RPCError: The engine refuses this worker.
         """
         offers = self._offers()
+        may_be_early = self._codec is None and self._lender() is not None
         for offer in offers:
-            sink = Sink(self._workflows, self._activities, self._on_error)
+            kind = EarlySink if may_be_early and offer.hello.takes_workflow_tasks else Sink
+            sink = kind(self._workflows, self._activities, self._on_error)
             self._sinks.append(sink)
             await sink.attach(self._service, offer)
         if self._metrics is not None:
@@ -336,8 +338,6 @@ class Parts:
             instance_id=options.instance_id,
             workflow_types=None if None in options.workflows else workflow_types,
             takes_workflow_tasks=bool(options.workflows),
-            # What a codec does may take long, and is seen elsewhere.
-            takes_early_tasks=bool(options.workflows) and self._codec is None,
             is_sticky=options.cached_workflows_max > 0,
             sticky_schedule_to_start_timeout=options.sticky_schedule_to_start_timeout,
             deployment_version=deployment.version if deployment is not None else None,

@@ -97,7 +97,6 @@ def _with_types(hello: WorkerHello, types: tuple[str, ...] | None, *, takes_acti
     return msgspec.structs.replace(hello, activity_types=types, takes_activity_tasks=takes_activities)
 
 
-@final
 class Sink:
     """The worker's end of one session; called by the engine on the service loop, and never raises."""
 
@@ -118,24 +117,6 @@ class Sink:
         try:
             assert self._workflows is not None, "a worker without workflows was offered a workflow task"
             self._workflows.offer(task, self._settle_workflow_task)
-        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
-            self._on_error(error)
-
-    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
-        """Begin with a workflow task whose cause is not durable yet, if it can be begun at once."""
-        try:
-            return self._workflows is not None and self._workflows.offer_early(
-                task, self._settle_workflow_task, self._note_unanswered
-            )
-        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
-            self._on_error(error)
-            return False
-
-    def confirm_workflow_task(self, task: WorkflowTask) -> None:
-        """The cause of an early task is durable."""
-        try:
-            if self._workflows is not None:
-                self._workflows.confirm(task)
         except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
             self._on_error(error)
 
@@ -188,10 +169,33 @@ class Sink:
         if self._is_polling and self.session is not None:
             self.session.grant(workflow_tasks=1)
 
-    def _note_unanswered(self, task: WorkflowTask) -> None:
-        if self.session is not None:
-            self.session.note_unanswered(task.token)
-
     def _settle_activity_task(self) -> None:
         if self._is_polling and self.session is not None:
             self.session.grant(activity_tasks=1)
+
+
+@final
+class EarlySink(Sink):
+    """That of a worker whose turns may be lent, and that has no codec, which could take long, and is seen elsewhere."""
+
+    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
+        """Begin with a workflow task whose cause is not durable yet, if it can be begun at once."""
+        try:
+            return self._workflows is not None and self._workflows.offer_early(
+                task, self._settle_workflow_task, self._note_unanswered
+            )
+        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
+            self._on_error(error)
+            return False
+
+    def confirm_workflow_task(self, task: WorkflowTask) -> None:
+        """The cause of an early task is durable."""
+        try:
+            if self._workflows is not None:
+                self._workflows.confirm(task)
+        except Exception as error:  # noqa: BLE001 - the engine must not pay for a bug here
+            self._on_error(error)
+
+    def _note_unanswered(self, task: WorkflowTask) -> None:
+        if self.session is not None:
+            self.session.note_unanswered(task.token)

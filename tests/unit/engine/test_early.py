@@ -291,3 +291,76 @@ async def test_history_is_whole_whatever_joined() -> None:
     history: list[e.Event] = player.sink.history(player.sink.log[0].token.run_id)
     assert [event.event_id for event in history] == list(range(1, len(history) + 1))
     assert names(player)[-1] == "WorkflowExecutionCompleted"
+
+
+class FarPlayer(HeldPlayer):
+    """The same with a worker behind a link."""
+
+    takes_early_tasks = True
+    answer_seconds = 600.0
+
+    def do_unanswered(self) -> None:
+        self.session.note_unanswered(self.sink.log[-1].token)
+
+    def do_idle(self) -> None:
+        """Wait until nothing is on its way, as an engine does that stops."""
+        self._calls.append(asyncio.ensure_future(self.engine._pipeline.wait_idle()))
+
+
+def play_far(*script: Action, answer_seconds: float = FarPlayer.answer_seconds) -> FarPlayer:
+    player = FarPlayer()
+    player.answer_seconds = answer_seconds
+    asyncio.run(player.play(list(script)))
+    return player
+
+
+def waiting(player: HeldPlayer) -> int:
+    return len(player.store.waiting)
+
+
+async def test_an_answer_from_afar_joins_although_it_takes_many_turns() -> None:
+    player = await asyncio.to_thread(
+        play_far, START, TURN, TURN, look(waiting), STEP, TURN, RELEASE, TURN, RESULT, TURN, CLOSE, TURN, RELEASE, TURN
+    )
+    writes = [write.batches[0].last_event_id for unit in player.store.log for write in unit]
+    assert writes == [5, 11]
+    assert player.seen == [0]
+    assert player.session.early_pauses_next == 1
+
+
+async def test_who_does_not_answer_in_time_is_waited_for_more_seldom() -> None:
+    pauses = look(lambda player: player.session.early_pauses_left)
+    script = (START, TURN, look(waiting), STEP, TURN, RELEASE, TURN, pauses)
+    player = await asyncio.to_thread(lambda: play_far(*script, answer_seconds=0.0))
+    assert player.seen == [1, 1]
+    assert player.sink.confirmed_count == 0, "the answer came while the cause was being written"
+    writes = [write.batches[0].last_event_id for unit in player.store.log for write in unit]
+    assert writes == [3, 5]
+    assert player.session.early_pauses_next == 2
+
+
+async def test_what_is_not_waited_for_is_written_at_once() -> None:
+
+    def pause(player: HeldPlayer) -> None:
+        player.session.early_pauses_left = 1
+
+    other: Action = ("start", "two", {})
+    player = await asyncio.to_thread(
+        play_far, look(pause), START, TURN, look(waiting), other, TURN, look(waiting), ("idle",)
+    )
+    assert player.seen == [None, 1, 1]
+
+
+async def test_a_worker_that_will_not_answer_soon_is_not_waited_for() -> None:
+    player = await asyncio.to_thread(
+        play_far, START, TURN, look(waiting), ("unanswered",), TURN, look(waiting), RELEASE, TURN
+    )
+    assert player.seen == [0, 1]
+    assert player.sink.confirmed_count == 1
+
+
+async def test_an_unusual_answer_and_the_end_wait_for_nothing() -> None:
+    player = await asyncio.to_thread(play_far, START, TURN, ("fail_task",), TURN, look(waiting), RELEASE, TURN)
+    assert player.seen == [1]
+    player = await asyncio.to_thread(play_far, START, TURN, look(waiting), ("idle",), TURN, look(waiting))
+    assert player.seen == [0, 1]
