@@ -483,8 +483,12 @@ class Engine:
         """Remove a closed run and its history."""
         return self._operate(self._deletions.delete(request))
 
-    async def update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
+    def update_workflow(self, request: r.UpdateWorkflowRequest) -> Awaitable[r.UpdateResponse]:
         """Send an update and wait for its stage."""
+        reply = self._updates.update_at_hand(request) if self._is_open else None
+        return self._update_workflow(request) if reply is None else reply
+
+    async def _update_workflow(self, request: r.UpdateWorkflowRequest) -> r.UpdateResponse:
         self._check_open()
         with telling_store_errors():
             return await self._updates.update(request)

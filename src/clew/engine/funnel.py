@@ -274,6 +274,10 @@ class Funnel:
         """Wait for background work that is still on its way."""
         await self._background.wait()
 
+    def after_current(self, entry: RunEntry, callback: Callable[[], None]) -> None:
+        """Call back once all that this run has submitted so far is settled."""
+        self._pipeline.after_current(entry, callback)
+
     def _after_current(self, entry: RunEntry, operation: Operation, tell: Callable[[], None]) -> None:
         """Tell what was decided on this state once that state is durable; decide again if it never became so."""
 

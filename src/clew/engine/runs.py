@@ -50,6 +50,7 @@ from clew.service.requests import QueryResult, QueryTask
 if TYPE_CHECKING:
     from clew.engine.early_causes import EarlyCause
     from clew.engine.pipeline import Submission
+    from clew.service.reply import Reply
 
 ENTRIES_MAX: Final = 500
 """Entries from which on those that nobody needs are looked for. One takes 5 KB; reading it again takes 0.2 ms."""
@@ -154,7 +155,7 @@ class RunEntry:
         self.after_settled: list[tuple[int, Callable[[], None]]] = []
         self.queries: list[BufferedQuery] = []
         self.queries_on_task: list[BufferedQuery] = []
-        self.update_waiters: dict[str, list[asyncio.Future[object]]] = {}
+        self.update_waiters: dict[str, list[asyncio.Future[Any] | Reply[Any]]] = {}
         self.successor: RunEntry | None = None
         """The run that followed; those who waited here for an update that moved wait there."""
 

@@ -5,13 +5,14 @@ Owns: admission through the funnel, and the waiting for a stage. Never: the rule
 How it works: an admitted update lives in the run's memory until its workflow task answers, and is durable once it is
 accepted. Callers wait on the run's entry under the update id; every settled stage wakes them. When the run continues as
 new before it has accepted the update, they move to the next run with it; when it closes, they are told. A call that
-outlives the long poll answers with the stage reached so far, and the client asks again.
+outlives the long poll answers with the stage reached so far, and the client asks again. Most calls do without a
+coroutine: see ``update_calls``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, final
 
 from clew.core.closing import abandoned_outcome
@@ -24,10 +25,13 @@ from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.peers import Peers
 from clew.engine.runs import RunCache, RunEntry
+from clew.engine.update_calls import UpdateCall, Waiter
 from clew.model.events import UpdateOutcome, WorkflowExecutionUpdateCompleted
+from clew.model.limits import Limits
 from clew.model.rejection import Rejection, RejectionCode
 from clew.ports.store import Store
 from clew.service.errors import RPCError
+from clew.service.reply import Reply
 from clew.service.requests import PollUpdateRequest, UpdateResponse, UpdateStage, UpdateWorkflowRequest
 
 WORDS_MAX: Final = 1_000
@@ -58,6 +62,22 @@ class UpdateDesk:
         """The latest words of rejections by other nodes, by run key and update id."""
         self._loop = asyncio.get_running_loop()
 
+    def update_at_hand(self, request: UpdateWorkflowRequest) -> Reply[UpdateResponse] | None:
+        """The same as `update` for a run in memory, on a node that is alone; None, and nothing done, for others."""
+        namespace = self._namespaces.known(request.namespace)
+        if namespace is None or not self._peers.is_alone:
+            return None
+        entry = self._locator.at_hand(request.namespace, request.workflow_id, request.run_id)
+        if (
+            entry is None
+            or entry.is_discarded
+            or (request.first_execution_run_id and entry.state.first_execution_run_id != request.first_execution_run_id)
+        ):
+            return None
+        call = UpdateCall(self, entry, request)
+        self._admit(entry, request, call.admitted, namespace.limits)
+        return call.reply
+
     async def update(self, request: UpdateWorkflowRequest) -> UpdateResponse:
         """Admit the update and wait for its stage.
 
@@ -75,24 +95,32 @@ class UpdateDesk:
         waiter = self.register(entry, update_id)
         try:
             answer: asyncio.Future[Any] = self._loop.create_future()
-            limits = self._namespaces.get(request.namespace).limits
-            state = entry.state
-            self._funnel.apply(
-                entry,
-                Operation(
-                    lambda s, now: decide_admit_update(s, request.request, now, limits),
-                    answer,
-                    locate=lambda: self._locator.find(request.namespace, request.workflow_id, state.run_id),
-                    reply=lambda _, transition: transition.reply,
-                    may_be_early=True,
-                ),
-            )
+            self._admit(entry, request, answer, self._namespaces.get(request.namespace).limits)
             admission: UpdateAdmission = await answer
             if admission.is_new:
                 self._words.pop((entry.run_key, update_id), None)  # It was of another try under the same id.
-            return await self._wait(_home(entry, update_id, waiter), admission, request.wait_stage, waiter)
+            return await self.wait_on(_home(entry, update_id, waiter), admission, request.wait_stage, waiter)
         finally:
             self.unregister(entry, update_id, waiter)
+
+    def _admit(
+        self,
+        entry: RunEntry,
+        request: UpdateWorkflowRequest,
+        answer: asyncio.Future[Any] | Reply[Any],
+        limits: Limits,
+    ) -> None:
+        state = entry.state
+        self._funnel.apply(
+            entry,
+            Operation(
+                lambda s, now: decide_admit_update(s, request.request, now, limits),
+                answer,
+                locate=lambda: self._locator.find(request.namespace, request.workflow_id, state.run_id),
+                reply=lambda _, transition: transition.reply,
+                may_be_early=True,
+            ),
+        )
 
     async def wait_if_known(self, request: UpdateWorkflowRequest) -> UpdateResponse | None:
         """Wait for the stage of an update that the latest run knows, open or closed; None when it does not know it.
@@ -105,7 +133,7 @@ class UpdateDesk:
         admission = known_update(entry, update_id)
         if admission is None:
             return None
-        return await self._wait(entry, admission, request.wait_stage, self.register(entry, update_id))
+        return await self.wait_on(entry, admission, request.wait_stage, self.register(entry, update_id))
 
     async def wait_admitted(
         self, entry: RunEntry, request: UpdateWorkflowRequest, waiter: asyncio.Future[Any]
@@ -113,7 +141,7 @@ class UpdateDesk:
         """Wait for the stage of an update that was admitted with `waiter` registered; it is unregistered here."""
         update_id = request.request.update_id
         admission = known_update(entry, update_id) or UpdateAdmission(update_id=update_id)
-        return await self._wait(entry, admission, request.wait_stage, waiter)
+        return await self.wait_on(entry, admission, request.wait_stage, waiter)
 
     async def poll(self, request: PollUpdateRequest) -> UpdateResponse:
         """Wait for the stage of an update that was sent before.
@@ -142,7 +170,7 @@ class UpdateDesk:
                     f"{request.workflow_id!r}: it was rejected, never arrived, or went to another run; send it again",
                 )
             )
-        return await self._wait(entry, admission or UpdateAdmission(update_id=update_id), request.wait_stage, waiter)
+        return await self.wait_on(entry, admission or UpdateAdmission(update_id=update_id), request.wait_stage, waiter)
 
     async def _find_durable(
         self, namespace: str, workflow_id: str, run_id: str, asker: _Asker | None = None
@@ -164,11 +192,15 @@ class UpdateDesk:
 
     def wake(self, entry: RunEntry, transition: Transition) -> None:
         """A committed transition settled updates of this run."""
+        words: dict[str, UpdateSettled] = {}
         for effect in transition.effects:
             if type(effect) is UpdateSettled:
-                for future in entry.update_waiters.pop(effect.update_id, ()):
-                    if not future.done():
-                        future.set_result((entry, effect))
+                # The last word is what counts: of one that was accepted and has ended, the outcome.
+                words[effect.update_id] = effect
+        for update_id, effect in words.items():
+            for waiter in entry.update_waiters.pop(update_id, ()):
+                if not waiter.done():
+                    waiter.set_result((entry, effect))
 
     async def move(self, old: RunEntry, *, was_durable: bool) -> None:
         """Another node has changed the run: those who wait on what was in memory of it wait on what is stored now.
@@ -241,7 +273,7 @@ class UpdateDesk:
         for update_id, futures in waiting.items():
             _fail_all(futures, _lost(update_id))
 
-    async def _wait(
+    async def wait_on(
         self, entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage, waiter: asyncio.Future[Any]
     ) -> UpdateResponse:
         """Wait for the stage; `waiter`, and what takes its place, is unregistered here."""
@@ -331,20 +363,35 @@ class UpdateDesk:
 
     def register(self, entry: RunEntry, update_id: str) -> asyncio.Future[Any]:
         """A future that the next settled stage of this update wakes."""
-        self._peers.on_waiting(entry, close_only=False)
         future: asyncio.Future[Any] = self._loop.create_future()
-        entry.update_waiters.setdefault(update_id, []).append(future)
+        self.add_waiter(entry, update_id, future)
         return future
 
+    def add_waiter(self, entry: RunEntry, update_id: str, waiter: Waiter) -> None:
+        """Have the next settled stage of this update wake `waiter`."""
+        self._peers.on_waiting(entry, close_only=False)
+        entry.update_waiters.setdefault(update_id, []).append(waiter)
+
+    def change_waiter(self, entry: RunEntry, update_id: str, waiter: Waiter, to: Waiter) -> RunEntry:
+        """Let `to` wait where `waiter` does, and give the run at which that is: this one, or one that followed it."""
+        home = _home(entry, update_id, waiter)
+        self.unregister(home, update_id, waiter)
+        self.add_waiter(home, update_id, to)
+        return home
+
+    def after_current(self, entry: RunEntry, callback: Callable[[], None]) -> None:
+        """Call back once all that this run has submitted so far is settled."""
+        self._funnel.after_current(entry, callback)
+
     @staticmethod
-    def unregister(entry: RunEntry, update_id: str, future: asyncio.Future[Any]) -> None:
-        """Nobody waits on this future any more."""
-        if future.done() and not future.cancelled():
-            future.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
-        entry = _home(entry, update_id, future)
+    def unregister(entry: RunEntry, update_id: str, waiter: Waiter) -> None:
+        """Nobody waits on this waiter any more."""
+        if waiter.done() and not waiter.cancelled():
+            waiter.exception()  # Looked at also when nobody waits any more, so that it counts as seen.
+        entry = _home(entry, update_id, waiter)
         futures = entry.update_waiters.get(update_id)
-        if futures and future in futures:
-            futures.remove(future)
+        if futures and waiter in futures:
+            futures.remove(waiter)
             if not futures:
                 del entry.update_waiters[update_id]
 
@@ -414,7 +461,7 @@ def known_update(entry: RunEntry, update_id: str) -> UpdateAdmission | None:
     return find_update(entry.state, update_id)
 
 
-def _home(entry: RunEntry, update_id: str, waiter: asyncio.Future[Any]) -> RunEntry:
+def _home(entry: RunEntry, update_id: str, waiter: Waiter) -> RunEntry:
     """Where the future waits: the run itself, or one that followed it and took the update over."""
     at: RunEntry | None = entry
     while at is not None:
@@ -435,7 +482,7 @@ def _elsewhere(entry: RunEntry, admission: UpdateAdmission, stage: UpdateStage) 
     )
 
 
-def _fail_all(futures: Iterable[asyncio.Future[Any]], error: RPCError) -> None:
+def _fail_all(futures: Iterable[Waiter], error: RPCError) -> None:
     for future in futures:
         if not future.done():
             future.set_exception(error)

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any
+from unittest import mock
 
+import pytest
+
+from clew.engine.updates import UpdateDesk
 from clew.model import commands as c
 from clew.model import events as e
 from clew.model.payload import StoredPayload
@@ -222,6 +226,14 @@ async def test_an_update_and_its_outcome_are_one_write() -> None:
         "WorkflowExecutionUpdateAccepted",
         "WorkflowExecutionUpdateCompleted",
     ]
+
+
+@pytest.mark.parametrize("chance", [ACCEPTS, REJECTS], ids=["accepted", "rejected"])
+async def test_an_update_that_is_answered_in_its_turn_needs_no_coroutine(chance: float) -> None:
+    with mock.patch.object(UpdateDesk, "wait_on", side_effect=AssertionError("waited")) as wait_on:
+        player = await asyncio.to_thread(play_update, chance, *WAITING, *UPDATE, TURN, RELEASE, TURN, TURN)
+    assert player.outcomes == ["completed" if chance == ACCEPTS else "rejected"]
+    assert wait_on.call_count == 0
 
 
 async def test_a_rejected_update_leaves_nothing_in_history() -> None:
