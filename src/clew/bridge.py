@@ -113,25 +113,32 @@ class ServiceThread:
                 raise
 
     def _may_borrow(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Let the calling thread do what was posted, as soon as the callback at hand is over; gives whether it will."""
-        if type(loop) is not asyncio.SelectorEventLoop or loop._ready or _may_be_interrupted():  # type: ignore[attr-defined]
+        """Let the calling thread do what was posted, after all that its loop has ready; gives whether it will."""
+        if type(loop) is not asyncio.SelectorEventLoop or _may_be_interrupted():
             return False
-        self._borrower = loop
-        self.loop.promise(self._drain)
-        loop.call_soon(self._borrow, loop)
+        self._promise_to_borrow(loop, False)
         return True
 
-    def _borrow(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _promise_to_borrow(self, loop: asyncio.AbstractEventLoop, is_begun: bool) -> None:
+        self._borrower = loop
+        self.loop.promise(self._drain)
+        loop.call_soon(self._borrow, loop, is_begun)
+
+    def _borrow(self, loop: asyncio.AbstractEventLoop, is_begun: bool) -> None:
         self._borrower = None
         self.loop.end_promise()
-        if not self._inbox or self._is_woken or not self.is_alive:
+        if not (self._inbox or is_begun) or not self.is_alive:
             return
         try:
-            if not self.loop.borrow(loop, self._drain):
-                self._wake()
+            is_more = self.loop.borrow(loop, self._drain)
         except BaseException as error:
             self._break_off(error)
             raise
+        if is_more or (is_more is False and self._inbox and not self._is_woken):
+            # The rest after what the caller's loop has heard of meanwhile.
+            self._promise_to_borrow(loop, True)
+        elif is_more is None and self._inbox and not self._is_woken:
+            self._wake()
 
     def _break_off(self, error: BaseException) -> None:
         """Something of the service was broken off in the middle: nothing that it has in memory can be trusted."""
@@ -191,7 +198,7 @@ class ServiceThread:
 
     def _drain(self) -> None:
         self._is_woken = False
-        inbox = self._inbox
+        inbox, has_borrowed_long = self._inbox, self.loop.has_borrowed_long
         # Only what is there now, so that a caller that never pauses cannot starve the loop's own timers.
         for _ in range(len(inbox)):
             entry = inbox.popleft()
@@ -199,6 +206,9 @@ class ServiceThread:
                 entry()
             except Exception:  # noqa: BLE001 - one entry must not cost the others their turn; it is logged
                 _log.exception("service.posted_callback_failed callback=%r", entry)
+            if has_borrowed_long():
+                # The borrower comes back for the rest, unless somebody wakes the loop before.
+                return
         if inbox and not self._is_woken:
             self._is_woken = True
             self.loop.call_soon(self._drain)

@@ -55,8 +55,8 @@ the writer took a tenth more for each workflow of a busy engine, as it got them 
 _CALLBACKS_A_ROUND: Final = range(100)
 """After so many callbacks, those that they have asked for included, timers and descriptors have their go."""
 
-_BORROWED_SECONDS_MAX: Final = 0.005
-"""Whoever borrows the loop begins no further round after so long; a step of a lone run takes a tenth of it."""
+_BORROWED_SECONDS_MAX: Final = 0.01
+"""Whoever borrows the loop begins nothing further after so long; a step of a lone run takes a tenth of it."""
 
 _SLEEP_SECONDS_MAX: Final = 3600.0
 
@@ -124,6 +124,10 @@ class TurnOwner(Protocol):
     def lent_back(self, turn: Any) -> None:
         """It will not be run, as the loop is about to end; on the loop."""
         ...
+
+
+def _nothing() -> None:
+    """Wakes a loop."""
 
 
 def _run_each(callbacks: list[Callable[[], object]]) -> None:
@@ -207,6 +211,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Held by the thread that runs rounds."""
         self._borrower: asyncio.AbstractEventLoop | None = None
         """The loop whose thread has borrowed this one."""
+        self._borrowed_until = 0.0
+        """When the borrower should come to an end."""
         self._home: tuple[int, threading.Thread, int] | None = None
         """The loop's own thread and where it sleeps, while it is borrowed."""
         self._turns: deque[tuple[TurnOwner, LentTurn]] = deque()
@@ -308,7 +314,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         turns, seat, is_borrowed = self._turns, self._seat, self._borrower is not None
         hooks = sys.get_asyncgen_hooks()
         for _ in range(min(len(turns), _TURNS_A_ROUND)):
-            if is_borrowed and not turns[0][0].is_borrowable:
+            if is_borrowed and (not turns[0][0].is_borrowable or monotonic() >= self._borrowed_until):
                 break
             owner, turn = turns.popleft()
             self._turn_number += 1
@@ -390,6 +396,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             owner.lent_moved(turn, thread)
             if self._home is not None:
                 self._take_home(self._home)
+                self.call_soon_threadsafe(_nothing)
                 return
             self._thread_id = None
             self._rounds.release()
@@ -434,9 +441,9 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 break
 
     def _run_round(self) -> None:
-        ready, pop = self._ready, self._ready.popleft
+        ready, pop, is_borrowed = self._ready, self._ready.popleft, self._borrower is not None
         for _ in _CALLBACKS_A_ROUND:
-            if not ready:
+            if not ready or (is_borrowed and monotonic() >= self._borrowed_until):
                 break
             entry = pop()
             if entry._cancelled:
@@ -465,21 +472,25 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Whether the loop sleeps where another thread could borrow it; from any thread."""
         return self._sleep_state != _AWAKE
 
-    def borrow(self, borrower: asyncio.AbstractEventLoop, first: Callable[[], object]) -> bool:
-        """Run `first` and what comes of it on the calling thread, if the loop sleeps; gives whether it did.
+    def borrow(self, borrower: asyncio.AbstractEventLoop, first: Callable[[], object]) -> bool | None:
+        """Run `first` and what comes of it on the calling thread, if the loop sleeps; for some milliseconds.
 
         Args:
             borrower: The asyncio loop that runs on the calling thread, in a callback of it and outside its tasks.
+            first: Should come to an end in time, as `has_borrowed_long` says.
+
+        Returns:
+            Whether there is more to do, for which nobody has been woken; None if nothing was done.
 
         Raises:
             KeyboardInterrupt, SystemExit: Came while something of the loop was under way, and broke it off.
         """
         if self._sleep_state == _AWAKE or not self._rounds.acquire(blocking=False):
-            return False
+            return None
         state = self._sleep_state
         if state == _AWAKE or self._closed or self._stopping or self._thread_id is None or self._seat_thread is None:
             self._rounds.release()
-            return False
+            return None
         home = self._home = (self._thread_id, self._seat_thread, state)
         self._borrower = borrower
         self._sleep_state = _AWAKE
@@ -487,10 +498,10 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook)
         asyncio_events._set_running_loop(self)
-        is_here = True
+        is_here, is_more = True, False
         try:
+            self._borrowed_until = until = monotonic() + _BORROWED_SECONDS_MAX
             first()
-            until = monotonic() + _BORROWED_SECONDS_MAX
             while True:
                 self._run_round()
                 turns = self._turns
@@ -504,8 +515,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             asyncio_events._set_running_loop(borrower)
             sys.set_asyncgen_hooks(*hooks)
             if is_here:
-                self._take_home(home)
-        return True
+                is_more = self._take_home(home)
+        return is_more
 
     def promise(self, first: Callable[[], object]) -> None:
         """Say that the calling thread is about to borrow the loop; if it does not, the watch has `first` run here."""
@@ -518,27 +529,31 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """It has come to it, or somebody else has done it."""
         self._promise = None
 
-    def _take_home(self, home: tuple[int, threading.Thread, int]) -> None:
-        """Leave the loop to its own thread again; on that of the borrower, or in its place."""
+    def has_borrowed_long(self) -> bool:
+        """Whether what runs now on a borrowed thread should leave the rest to the loop's own."""
+        return self._borrower is not None and monotonic() >= self._borrowed_until
+
+    def _take_home(self, home: tuple[int, threading.Thread, int]) -> bool:
+        """Leave the loop to its own thread again, on that of the borrower; gives whether that could do more."""
         self._thread_id, self._seat_thread, self._sleep_state = home
         self._home = self._borrower = None
         # Whoever borrowed it may be late, and must find its own seat empty.
         self._seat = []
         timers, poller = self._timers, self._poller
         is_wanted = bool(
-            self._ready
-            or self._turns
-            or self._last
-            or self._outward
+            self._outward
             or self._stopping
             or (timers and timers[0][0] < self._sleep_until)
             or (poller is not None and poller.found is not None)
             # On the lock it hears of no descriptor that has come meanwhile.
             or (home[2] == _ON_LOCK and len(self._watched) > 1 and (poller is None or not poller.is_waiting))
+            or (self._turns and not self._turns[0][0].is_borrowable)
         )
+        is_more = bool(self._ready or self._turns or self._last)
         self._rounds.release()
         if is_wanted:
             self._wake_up()
+        return is_more and not is_wanted
 
     def _tell(self, entry: asyncio.Handle, error: BaseException) -> None:
         self.call_exception_handler(

@@ -97,10 +97,55 @@ async def test_a_lone_call_is_served_by_the_thread_that_makes_it(thread: Service
     assert seen == ["test-service"]
 
 
-async def test_a_caller_whose_loop_has_more_to_do_leaves_the_call_to_the_service(thread: ServiceThread) -> None:
+async def test_a_caller_whose_loop_has_more_to_do_does_that_first(thread: ServiceThread) -> None:
     await asleep(thread)
-    asyncio.get_running_loop().call_soon(lambda: None)
-    assert await thread.call(runner, None) == "test-service"
+    seen: list[str] = []
+    asyncio.get_running_loop().call_soon(lambda: seen.append("its own"))
+
+    async def see(_: None) -> None:
+        seen.append(threading.current_thread().name)
+
+    await thread.call(see, None)
+    assert seen == ["its own", "MainThread"]
+
+
+async def test_a_borrower_hears_of_its_own_things_while_it_does_a_lot(thread: ServiceThread) -> None:
+    await asleep(thread)
+    count, seen = 60, list[object]()
+
+    async def take_a_millisecond(number: int) -> None:
+        until = time.perf_counter() + 1e-3
+        while time.perf_counter() < until:
+            pass
+        seen.append(number)
+
+    # The first of them is begun, with the others behind it, when this is heard of.
+    asyncio.get_running_loop().call_later(1e-4, seen.append, "its own")
+    await asyncio.gather(*(thread.call(take_a_millisecond, number) for number in range(count)))
+    assert [number for number in seen if number != "its own"] == list(range(count))
+    assert seen.index("its own") < count / 2
+
+
+async def test_another_threads_call_does_not_wait_for_a_borrower_that_has_left_some_for_later(
+    thread: ServiceThread,
+) -> None:
+    await asleep(thread)
+    served = threading.Event()
+    blocked: list[bool] = []
+
+    def block() -> None:
+        threading.Thread(target=thread.post, args=(served.set,)).start()
+        blocked.append(served.wait(DEADLINE))
+
+    async def take_long(_: int) -> None:
+        time.sleep(0.01)
+
+    calls = [thread.call(take_long, number) for number in range(3)]
+    asyncio.get_running_loop().call_later(0.005, block)
+    await asyncio.gather(*calls)
+    while not blocked:
+        await asyncio.sleep(0.001)
+    assert blocked == [True]
 
 
 async def test_a_thread_that_ctrl_c_would_interrupt_is_left_alone(thread: ServiceThread) -> None:
