@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from clew.ports.store import CommitStatus, RunWrite
+from clew.ports.store import CommitStatus, PendingItem, RunWrite
 from clew.storage.postgres import open_store
 from clew.storage.postgres.address import parse_address
 from clew.storage.postgres.connections import close_quietly, connect
-from tests.conformance.store.rows import T0, close, insert, update
+from tests.conformance.store.rows import T0, attribute, batch, close, insert, update, visibility
 from tests.postgres.databases import create_database, execute, reuse_database
 
 DEADLINE_SECONDS = 60
@@ -112,4 +112,32 @@ async def test_alone_and_in_a_group_the_same_is_written(dsn: str, kind: str) -> 
     expected = CommitStatus.VERSION_CONFLICT if kind == "stale" else CommitStatus.COMMITTED
     assert answers == [expected] * 3
     assert await _rows(dsn, 1) == await _rows(dsn, 2) == await _rows(dsn, 3)
+    await store.close()
+
+
+AWKWARD = ['"', "\\", "{}", ",", "", "NULL", "null", " a ", "a\nb", "\u20ac", '\\"', '","', "x" * 3000]
+
+
+async def test_texts_and_bytes_of_a_group_come_back_as_they_were(dsn: str) -> None:
+    store = await open_store(dsn)
+    runs = [
+        insert(
+            key,
+            workflow_id=f"{text}-{key}",
+            state=text.encode(),
+            visibility=visibility(workflow_type=text, memo={text: attribute(text)} if key % 2 else None),
+            items_put=(PendingItem(kind=1, item_id=key, data=text.encode() * 2),),
+            batches=(batch(1, key),) if key % 3 else (),
+        )
+        for key, text in enumerate(AWKWARD, 1)
+    ]
+    answers = await store.commit_if_current([(run,) for run in runs])
+    assert answers == [CommitStatus.COMMITTED] * len(runs)
+    for run in runs:
+        found = await store.load_run(0, run.run_key)
+        assert found is not None
+        assert (found.workflow_id, found.state, found.visibility) == (run.workflow_id, run.state, run.visibility)
+        assert found.items == run.items_put
+        history = await store.read_history(0, run.run_key, 1, 10**6)
+        assert tuple(history) == run.batches
     await store.close()

@@ -7,15 +7,17 @@ and give back the ordinals of the units that held; everything else joins with th
 is not written. One statement is one transaction and one round trip. A statement sees the tables as they were at its
 start, so no key may be touched by two of its sections: `commit` keeps that.
 
-Columns of numbers travel as text, as the server writes arrays: Python makes that of a list at once, while the driver
-would encode value by value, which costs more than all the rest of sending a row. The server reads both equally fast.
+Columns travel in few pieces: numbers and texts as text, as the server writes arrays, bytes as all of them in one piece
+with the place and the size of each. Python makes that of a list at once, while the driver would encode value by value,
+which costs more than all the rest of sending a row. The server reads both equally fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, cast
 
 
 class Section(NamedTuple):
@@ -27,9 +29,6 @@ class Section(NamedTuple):
 
 WORD: Final = "word"
 """A kind of column: text from a fixed list of plain words."""
-
-_AS_TEXT: Final = frozenset({"bool", "int2", "int4", "int8", WORD})
-"""Kinds whose values need no quotes inside an array that is written as text."""
 
 _ORDINAL: Final = ("ordinal", "int4")
 _KEY: Final = (("shard", "int4"), ("run_key", "int8"))
@@ -208,7 +207,7 @@ def lone_statement(schema: str) -> str:
 
     Parameter 1 is the id of the commit; then come `_LONE_COLUMNS`. It gives back how many runs held, one or none.
     """
-    of = {name: f"${number}::{_lone_type(kind)}" for number, (name, kind) in enumerate(_LONE_COLUMNS, 2)}
+    of = {name: f"${number}::{_type_of(kind)}" for number, (name, kind) in enumerate(_LONE_COLUMNS, 2)}
     written = ", ".join(f"{name} = {of[name]}" for name, _ in _WRITE)
     wake = _SET_WAKE.replace("d.is_open", of["is_open"]).replace("d.attention_at", of["attention_at"])
     key = " AND ".join(f"e.{name} = {of[name]}" for name, _ in _KEY)
@@ -222,7 +221,7 @@ def lone_statement(schema: str) -> str:
     )
 
 
-def _lone_type(kind: str) -> str:
+def _type_of(kind: str) -> str:
     return "text" if kind == WORD else kind
 
 
@@ -237,36 +236,75 @@ def statement(schema: str, names: tuple[str, ...]) -> str:
     runs = [name for name in names if name in RUN_SECTIONS]
     for name in names:
         section = SECTIONS[name]
-        arrays = ", ".join(_array(number + n, kind) for n, (_, kind) in enumerate(section.columns))
-        columns = ", ".join(column for column, _ in section.columns)
-        number += len(section.columns)
-        parts.append(section.sql.format(s=schema, rows=f"unnest({arrays}) AS d ({columns})", held=_HELD))
+        rows, number = _rows(section, number)
+        parts.append(section.sql.format(s=schema, rows=rows, held=_HELD))
         if name == runs[-1]:
             parts += _after_runs(schema, runs)
     lost = "CASE WHEN count(*) < $2::int4 THEN coalesce(array_agg(ordinal), '{}') END"
     return "WITH " + ", ".join(parts) + f" SELECT {lost} FROM held"
 
 
-def _array(number: int, kind: str) -> str:
-    """A parameter as an array of this kind."""
-    type_name = "text" if kind == WORD else kind
-    return f"${number}::text::{type_name}[]" if kind in _AS_TEXT else f"${number}::{type_name}[]"
+def _rows(section: Section, number: int) -> tuple[str, int]:
+    """The rows of a section as a table ``d`` made of parameters from `number` on, and the number after those."""
+    arrays: list[str] = []
+    sent: list[str] = []
+    columns: list[str] = []
+    for column, kind in section.columns:
+        if kind == "bytea":
+            arrays += [f"${number + 1}::text::int4[]", f"${number + 2}::text::int4[]"]
+            sent += [f"{column}_at", f"{column}_size"]
+            columns.append(f"substr(${number}::bytea, {column}_at, {column}_size) AS {column}")
+            number += 3
+        else:
+            arrays.append(f"${number}::text::{_type_of(kind)}[]")
+            sent.append(column)
+            columns.append(column)
+            number += 1
+    table = f"unnest({', '.join(arrays)}) AS d ({', '.join(sent)})"
+    return table if columns == sent else f"(SELECT {', '.join(columns)} FROM {table}) AS d", number
 
 
 def parameters(name: str, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
     """The columns of these rows of a section, as `statement` expects them."""
-    columns = zip(*rows, strict=True)
-    return [
-        _to_array_text(column, kind) if kind in _AS_TEXT else column
-        for column, (_, kind) in zip(columns, SECTIONS[name].columns, strict=True)
-    ]
+    values: list[Any] = []
+    for column, (_, kind) in zip(zip(*rows, strict=True), SECTIONS[name].columns, strict=True):
+        if kind == "bytea":
+            values += _in_one_piece(column)
+        elif kind == "text":
+            values.append(_to_quoted_text(column))
+        else:
+            values.append("{" + ",".join(column) + "}" if kind == WORD else _numbers(column))
+    return values
 
 
-def _to_array_text(column: tuple[Any, ...], kind: str) -> str:
-    if kind == WORD:
-        return "{" + ",".join(column) + "}"
+def _numbers(column: Iterable[Any]) -> str:
+    """An array of numbers or truth values as the server reads it."""
     # What Python writes is what the server reads, but for the brackets and for what is missing.
     return "{" + repr(list(column))[1:-1].replace("None", "NULL") + "}"
+
+
+def _to_quoted_text(column: tuple[str | None, ...]) -> str:
+    """An array of texts as the server writes it, all of them in quotes."""
+    if None not in column:
+        joined: str = '","'.join(cast("tuple[str, ...]", column))
+        if "\\" not in joined and joined.count('"') == 2 * (len(column) - 1):
+            return '{"' + joined + '"}'
+    return "{" + ",".join(["NULL" if text is None else _quoted(text) for text in column]) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _in_one_piece(column: tuple[bytes | None, ...]) -> tuple[bytes, str, str]:
+    """All bytes of a column, where each begins (counted from 1) and how long it is."""
+    if None in column:
+        sizes = [None if value is None else len(value) for value in column]
+        ends = list(accumulate([size or 0 for size in sizes], initial=1))
+        return b"".join([value for value in column if value]), _numbers(ends[:-1]), _numbers(sizes)
+    values = cast("tuple[bytes, ...]", column)
+    lengths = list(map(len, values))
+    return b"".join(values), _numbers(list(accumulate(lengths, initial=1))[:-1]), _numbers(lengths)
 
 
 def _after_runs(schema: str, runs: Iterable[str]) -> list[str]:
