@@ -205,6 +205,19 @@ async def test_fails_undisturbed(clew_client: Client) -> None:
     assert False, "as it is"
 
 
+@workflow.defn
+class Broken:
+    @workflow.run
+    async def run(self) -> None:
+        raise ValueError("broken")
+
+
+@pytest.mark.clew_chaos
+async def test_fails_its_task_for_ever(clew_client: Client) -> None:
+    async with Worker(clew_client, task_queue="q", workflows=[Broken]):
+        await clew_client.execute_workflow(Broken.run, id="broken", task_queue="q")
+
+
 async def test_plain_fixtures(clew_env, clew_client: Client, clew_activity_env) -> None:
     assert clew_env.supports_time_skipping
     assert clew_env.client is clew_client
@@ -276,5 +289,8 @@ def test_wrong_usage_and_tests_that_fail_anyway(project: pytest.Pytester) -> Non
     undisturbed = result.failure("test_fails_undisturbed")
     assert "as it is" in undisturbed
     assert "chaos:" not in undisturbed
+    broken = result.failure("test_fails_its_task_for_ever")
+    assert "'broken' does not get on: its workflow task has failed 50 times in a row" in broken
+    assert "the last time with ValueError: broken" in broken
     assert "test_plain_fixtures" in result.cases
     assert not list(result.cases["test_plain_fixtures"])

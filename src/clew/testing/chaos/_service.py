@@ -17,6 +17,7 @@ from typing import Any, Final, cast, final
 
 import msgspec
 
+from clew.model.failure import ApplicationInfo, Failure
 from clew.model.inputs import TaskToken
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service import requests as r
@@ -27,6 +28,10 @@ from clew.testing.chaos._tape import Outcome, Report, RunTape, Tape
 
 STRAY_SECONDS_MAX: Final = 1.0
 """How long attempts of a crashed worker may go on before they are cancelled."""
+
+FAILED_TASKS_MAX: Final = 50
+"""So often in a row may the workflow task of a run fail. Time is skipped, so the next attempt comes at once: without an
+end the test would wait for ever, since a failed task is no failed run."""
 
 _WORKER_CALLS: Final = REPORTS | {"answer_query", "release_activity", "heartbeat_activity"}
 _CHANGES: Final = frozenset({
@@ -59,6 +64,8 @@ class ChaosService:
         self._down: asyncio.Future[None] | None = None
         """Done when the engine that crashed has a successor."""
         self._given_up: RPCError | None = None
+        self._failed: dict[str, int] = {}
+        """By run id, how often its workflow task has failed since one was answered."""
         self._waiting: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.has_struck = fault.kind in (FaultKind.NONE, FaultKind.COLD, FaultKind.DUPLICATES)
@@ -139,6 +146,7 @@ class ChaosService:
         life = self._lives.get(_key(token)) if isinstance(token, TaskToken) else None
         if name in REPORTS and isinstance(token, TaskToken):
             self._note_report(name, request, token)
+            self._note_failed_task(name, request, token)
             if life is not None and not life.is_detached(token):
                 life.ended(token)
         if life is not None and life.is_over and not life.is_detached(token):
@@ -170,6 +178,20 @@ class ChaosService:
             key, activity_type, attempt = known
             result = tuple(bytes(stored) for stored in request.result)
             self._tape.outcomes.setdefault(key, []).append(Outcome(activity_type, attempt, result))
+
+    def _note_failed_task(self, name: str, request: Any, token: TaskToken) -> None:
+        if name == "complete_workflow_task":
+            self._failed.pop(token.run_id, None)
+        elif name == "fail_workflow_task":
+            count = self._failed[token.run_id] = self._failed.get(token.run_id, 0) + 1
+            if count == FAILED_TASKS_MAX:
+                run = self._tape.run_of(token.run_id)
+                name = repr(run.workflow_id) if run is not None else "a run"
+                self.give_up(
+                    f"{name} does not get on: its workflow task has failed {count} times in a row, the last time with "
+                    f"{_failure_text(request.failure)}. An error that is no failure exception fails the task, not the "
+                    "run, and the task is tried again."
+                )
 
     # --- the fault -----------------------------------------------------------------------------------------
 
@@ -401,6 +423,13 @@ def _report(run: RunTape | None, name: str, request: Any) -> Report:
         request.token.scheduled_event_id,
         request.after_event_id if isinstance(request, r.RecordMarkersRequest) else 0,
     )
+
+
+def _failure_text(failure: Failure | None) -> str:
+    if failure is None:
+        return "no reason"
+    error_type = failure.info.type if isinstance(failure.info, ApplicationInfo) else ""
+    return f"{error_type}: {failure.message}" if error_type else failure.message
 
 
 def _key(token: TaskToken) -> tuple[str, int, int]:
