@@ -86,6 +86,8 @@ class Attention:
         """Closed runs that still have an entry in the heap."""
         self._stale: dict[int, datetime] = {}
         """Runs that left memory with this instant armed, at which nothing will be due."""
+        self._again: dict[int, datetime] = {}
+        """Runs with which something went wrong, and when they are looked at again: once, however much was armed."""
         self._absent: deque[tuple[int, int, datetime]] = deque()
         """Due runs to be read from the store: shard, run key, and the instant at which they were to be looked at."""
         self._is_reading = False
@@ -144,7 +146,9 @@ class Attention:
 
     def arm_again_later(self, shard: int, run_key: int) -> None:
         """Something went wrong with this run: look again soon."""
-        self._push(self._clock.now() + RETRY_DELAY, run_key, shard)
+        if run_key not in self._again:
+            self._again[run_key] = when = self._clock.now() + RETRY_DELAY
+            self._push(when, run_key, shard)
 
     def look_soon(self) -> None:
         """Other shards are this node's now: take in their deadlines."""
@@ -197,6 +201,8 @@ class Attention:
         count = 0
         while heap and heap[0][0] <= now and count < DUE_AT_ONCE_MAX:
             when, run_key, shard = heapq.heappop(heap)
+            if self._again and not self._is_next_look(run_key, when):
+                continue
             if run_key in self._over:
                 self._over.discard(run_key)
                 continue
@@ -213,6 +219,22 @@ class Attention:
             self._is_reading = True
             self._background.spawn(self._read_absent())
         self._arm_timer()
+
+    def _is_next_look(self, run_key: int, when: datetime) -> bool:
+        """Whether a run is looked at now; not if something has just gone wrong with it, for then it soon is anyway.
+
+        What went wrong left what had been armed behind, each time: every look would fail as the first did.
+        """
+        again = self._again.get(run_key)
+        if again is None:
+            return True
+        if again == when:
+            del self._again[run_key]
+            return True
+        entry = self._cache.get(run_key)
+        if entry is not None and entry.armed_at is not None and entry.armed_at <= when:
+            entry.armed_at = None
+        return False
 
     def _look(self, entry: RunEntry, when: datetime, now: datetime) -> None:
         if entry.armed_at is not None and entry.armed_at <= when:
@@ -243,6 +265,8 @@ class Attention:
             if run_key in self._over or run_key in self._stale or self._cache.get(run_key) is not None:
                 break
             heapq.heappop(heap)
+            if self._again.get(run_key) == when:
+                del self._again[run_key]
             taken.append((shard, run_key, when))
         return taken
 

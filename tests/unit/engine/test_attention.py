@@ -303,3 +303,26 @@ async def test_a_run_whose_first_event_is_still_being_read_is_not_found_due_agai
     bench.attention.arm(entry)
     await bench.clock.go_to(NOW + timedelta(seconds=13))
     assert bench.woken == [entry, entry]
+
+
+async def test_failed_wake_ups_of_a_run_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await bench.attention.start()
+    herd(bench, 1)
+
+    def wake_in_vain(entry: RunEntry) -> bool:
+        """What a decision does whose commit the store refuses: it gave out a task with a deadline of its own."""
+        bench.woken.append(entry)
+        bench.attention.arm_at(entry, bench.clock.now() + timedelta(seconds=4.5))
+        bench.cache.discard(entry)
+        bench.attention.arm_again_later(entry.shard, entry.run_key)
+        return False
+
+    monkeypatch.setattr(bench.attention, "_wake", wake_in_vain)
+    await bench.clock.go_to(NOW + timedelta(seconds=50))
+    assert 30 < len(bench.woken) <= 42, "one try a second"
+    assert len(bench.attention._heap) <= 7
+    monkeypatch.setattr(bench.attention, "_wake", bench.wake)
+    tries = len(bench.woken)
+    await bench.clock.go_to(NOW + timedelta(seconds=55))
+    assert len(bench.woken) > tries, "and when there is room, too"
