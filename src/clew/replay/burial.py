@@ -82,6 +82,9 @@ AT_ONCE: Final = 500
 _kept_for_ever: Final[list[Any]] = []
 
 
+_identity_of: Final = object.__hash__
+"""Tells objects apart, as `id` does, which is an audit event each time."""
+
 _words: Final = ctypes.cast(_WORD, ctypes.POINTER(ctypes.c_size_t))
 """All memory as words, counted from the second: half the price of an object of ctypes for each word."""
 
@@ -146,7 +149,7 @@ def bury(
         if not nearest or len(seen) > most:
             break
         searched += len(nearest)
-        waiting = deque(_held_by(nearest, holders))
+        waiting = deque(_held_by([one for one in nearest if _identity_of(one) not in seen], holders))
         _follow(waiting, seen, futures, holders, note_progress, most, LENGTH_MAX)
     for future in futures:
         if type(future) in _PLAIN_FUTURES and future.get_loop() is loop:
@@ -185,28 +188,32 @@ def _follow(
         found: list[Any] = []
         for _ in range(min(len(waiting), AT_ONCE)):
             thing = waiting.popleft()
-            if id(thing) in seen:
+            identity = _identity_of(thing)
+            if identity in seen:
                 continue
-            seen.add(id(thing))
-            kind = type(cast(object, thing))
-            if kind in _CONTAINERS and len(thing) > length_max:
-                continue
-            found.append(thing)
-            if kind in _FRAMES:
+            seen.add(identity)
+            role = _roles[type(cast(object, thing))]
+            if role == _CONTAINS:
+                if not thing or len(thing) > length_max:
+                    continue
+            elif role == _SUSPENDS:
                 if is_freeing:
                     _note_finalized(thing)
                 else:
                     _kept_for_ever.append(thing)
-            elif issubclass(kind, asyncio.Future):
+            elif role:
                 futures.append(thing)
-                if issubclass(kind, asyncio.Task):
+                if role == _RUNS:
                     thing._log_destroy_pending = False
+            found.append(thing)
         waiting += _sorted_out(gc.get_referents(*found), holders)
 
 
 def _sorted_out(things: list[Any], holders: dict[int, Any]) -> list[Any]:
     """Give what is followed, and add to `holders` what is searched."""
     leading = [one for one in things if _leads_on[type(one)]]
+    if not leading:
+        return leading
     followed = [one for one in leading if _leads_on[type(one)] == _FOLLOWS]
     if len(followed) < len(leading) and len(holders) < HOLDERS_MAX:
         for one in leading:
@@ -240,6 +247,32 @@ def _let_go(future: asyncio.Future[Any]) -> None:
     callbacks = future._callbacks
     if callbacks and len(callbacks) == 1 and type(callbacks[0][0]) is types.BuiltinMethodType:
         future.remove_done_callback(callbacks[0][0])
+
+
+_CONTAINS: Final = 1
+_SUSPENDS: Final = 2
+_WAITS: Final = 3
+_RUNS: Final = 4
+
+
+class _Roles(dict[type, int]):
+    """What is done with objects of a type that are followed; found out once for each type, as in `_Kinds`."""
+
+    def __missing__(self, kind: type) -> int:
+        if kind in _CONTAINERS:
+            role = _CONTAINS
+        elif kind in _FRAMES:
+            role = _SUSPENDS
+        elif issubclass(kind, asyncio.Future):
+            role = _RUNS if issubclass(kind, asyncio.Task) else _WAITS
+        else:
+            role = 0
+        if len(self) < _KINDS_MAX:
+            self[kind] = role
+        return role
+
+
+_roles: Final = _Roles()
 
 
 class _Kinds(dict[type, int]):
