@@ -74,7 +74,7 @@ SEARCHABLE_CHANGES: Final[tuple[type[BaseEvent], ...]] = (UpsertWorkflowSearchAt
 
 NO_CHANGES: Final = ((), ())
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode_into: Final = msgspec.json.Encoder().encode_into
 """What `encode_events` and, for a run that is not wide, `encode_state` do, without the call around it."""
 
 _ABANDONED: Final = "an earlier change of this run could not be made durable; nothing of this one was done; try again"
@@ -148,6 +148,8 @@ class CommitPipeline:
         self._on_finished = on_finished
         self._on_batch = on_batch
         self._version_after = version_after
+        self._buffer = bytearray()
+        """Rows are encoded here, and copied in their size: half as dear as memory that grows for each."""
         self._loop = loop = asyncio.get_running_loop()
         # Turns of workflow code that this round of a service loop runs come first: their answers join what is written.
         self._call_last: Callable[[Callable[[], None]], object] = getattr(loop, "call_after_turns", loop.call_soon)
@@ -298,7 +300,7 @@ class CommitPipeline:
         try:
             for head in heads:
                 if head.transition is None and head.more is None and head.unit is None:
-                    rows.append((_express_row(head, self._version_after),))
+                    rows.append((_express_row(head, self._version_after, self._buffer),))
                 else:
                     rows.append(self._rows(head))
         except Exception as error:  # noqa: BLE001 - a value that has no stored form; those it belongs to are told
@@ -390,7 +392,7 @@ class CommitPipeline:
 
     def _row(self, head: Submission) -> RunWrite:
         if head.transition is None and head.more is None:
-            return _express_row(head, self._version_after)
+            return _express_row(head, self._version_after, self._buffer)
         entry, state = head.entry, head.entry.state
         batches: list[HistoryBatch] = []
         tasks_put: tuple[TaskRow, ...] = ()
@@ -536,11 +538,12 @@ def _batch(state: ExecutionState, events: list[Event]) -> HistoryBatch:
     return HistoryBatch(events[0].event_id, events[-1].event_id, encoded)
 
 
-def _express_row(submission: Submission, version_after: Callable[[int], int]) -> RunWrite:
+def _express_row(submission: Submission, version_after: Callable[[int], int], buffer: bytearray) -> RunWrite:
     """The row of an express transition standing alone: `CommitPipeline._row` without what such a one never has."""
     entry, events = submission.entry, submission.events
     state = entry.state
-    encoded = _encode(events)
+    _encode_into(events, buffer)
+    encoded = bytes(buffer)
     size = state.history_size_bytes = state.history_size_bytes + len(encoded)
     expected = entry.persisted_version
     version = entry.persisted_version = state.version = version_after(expected)
@@ -557,6 +560,7 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
         # Else what is stored is no later than any deadline of the run (see `attention_to_persist`).
         attention_at = entry.attention_to_persist()
     last_event_id = state.next_event_id - 1
+    _encode_into(state, buffer)
     return RunWrite(
         entry.shard,
         entry.run_key,
@@ -568,7 +572,7 @@ def _express_row(submission: Submission, version_after: Callable[[int], int]) ->
         status,
         attention_at,
         state.is_busy if submission.is_parked else True,
-        _encode(state),
+        bytes(buffer),
         last_event_id,
         size,
         entry.expected_latest_run_key,

@@ -181,7 +181,7 @@ def _follow(
 ) -> None:
     """Mark the frames that `waiting` leads to, not through longer containers; what is left there was not looked at."""
     while waiting:
-        if note_progress is not None:
+        if note_progress is not None and len(seen) >= AT_ONCE:
             note_progress(len(seen))
         if len(seen) > objects_max or len(waiting) > objects_max:
             return
