@@ -74,7 +74,8 @@ LENGTH_MAX: Final = 100
 OBJECTS_MAX: Final = 1_000_000
 """Objects looked at for one run; bounds the time that an eviction takes. What is beyond is kept rather than freed."""
 
-_FEW_ROOTS: Final = 2
+_FEW_ROOTS: Final = 5
+"""A run that sleeps leaves its task, what its timer calls with which arguments, and its object with its attributes."""
 
 AT_ONCE: Final = 500
 """Objects whose references are read in one call: much less work than one by one, and still no time for the loop."""
@@ -128,7 +129,7 @@ def bury(
         loop: Of the run. Its futures let go of the tasks that wait for them: the two refer to each other, and only the
             cycle collector could free them.
     """
-    if len(roots) <= _FEW_ROOTS and _lead_nowhere(roots):
+    if len(roots) <= _FEW_ROOTS and (_lead_nowhere(roots) or _bury_chain(roots, loop)):
         return
     holders: dict[int, Any] = {}
     waiting: deque[Any] = deque()
@@ -168,6 +169,56 @@ def _lead_nowhere(roots: Sequence[Any]) -> bool:
             if _leads_on[type(held)] and held is not roots[0] and (type(held) is not dict or held):
                 return False
     return True
+
+
+def _bury_chain(roots: Sequence[Any], loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Lay a task to rest whose coroutines await one another and a future, and hold nothing else that could hold one:
+    what most runs leave that fall asleep. False, and nothing done, if there is anything else."""
+    task: Any = roots[0]
+    if type(cast(object, task)) is not asyncio.Task or not is_freeing:
+        return False
+    waited_for: Any = task._fut_waiter
+    if type(cast(object, waited_for)) is not asyncio.Future or waited_for.get_loop() is not loop:
+        return False
+    frames: list[Any] = []
+    awaited: Any = task.get_coro()
+    while type(cast(object, awaited)) is types.CoroutineType:
+        frames.append(awaited)
+        awaited = awaited.cr_await
+    if type(cast(object, awaited)) is not type(cast(object, waited_for.__await__())):
+        return False
+    own: list[Any] = [task, waited_for, awaited, *frames]
+    for root in roots[1:]:
+        kind: type[Any] = type(cast(object, root))
+        if kind is types.FunctionType:
+            if root.__closure__:
+                return False
+        elif _leads_on[kind] == _FOLLOWS and kind is not tuple and kind is not dict:
+            return False
+        else:
+            own.append(root)
+    known = set(map(_identity_of, own))
+    for held in gc.get_referents(*own):
+        kind = type(cast(object, held))
+        if not _leads_on[kind] or _identity_of(held) in known:
+            continue
+        if kind is types.FunctionType:
+            leads_on = bool(held.__closure__)
+        elif kind in _BOUND:
+            leads_on = held.__self__ is not loop and held.__self__ is not task
+        else:
+            leads_on = kind not in _CONTAINERS or len(held) > LENGTH_MAX or _holds_more_than_data(held)
+        if leads_on:
+            return False
+    for frame in frames:
+        _note_finalized(frame)
+    _let_go(waited_for)
+    return True
+
+
+def _holds_more_than_data(container: Any) -> bool:
+    held: list[object] = gc.get_referents(container)
+    return any(_leads_on[type(one)] for one in held)
 
 
 def _follow(
@@ -234,6 +285,8 @@ def _held_by(nearest: list[Any], holders: dict[int, Any]) -> list[Any]:
             held += _sorted_out(gc.get_referents(holder), holders)
     return held
 
+
+_BOUND: Final = (types.MethodType, types.BuiltinMethodType)
 
 _PLAIN_FUTURES: Final = (asyncio.Future, asyncio.Task, asyncio.tasks._GatheringFuture)  # type: ignore[attr-defined]
 """Of other types it is not known what their methods do."""

@@ -225,3 +225,87 @@ def test_what_timers_hold_never_runs_again() -> None:
     story.cold()
     gc.collect()
     assert WithCallbacks.traces == []
+
+
+@workflow.defn
+class Asleep:
+    """Sleeps, with something else in its hands that must not run again either."""
+
+    traces: ClassVar[list[int]] = []
+    made: ClassVar[Callable[[list[int]], object]]
+
+    @workflow.run
+    async def run(self) -> None:
+        in_hand = Asleep.made(self.traces)
+        try:
+            await self.sleep()
+        finally:
+            self.traces.append(-1)
+            del in_hand
+
+    async def sleep(self) -> None:
+        try:
+            await workflow.sleep(3_600)
+        finally:
+            self.traces.append(-2)
+
+
+def nothing(traces: list[int]) -> object:
+    return "a text", len(traces)
+
+
+def on_the_object(traces: list[int]) -> object:
+    runtime: Any = workflow.instance()
+    runtime.kept = started(traces)
+    return None
+
+
+def on_the_task(traces: list[int]) -> object:
+    task: Any = asyncio.current_task()
+    task.kept = [started(traces)]
+    return None
+
+
+def with_another_task(traces: list[int]) -> object:
+    asyncio.current_task().add_done_callback(closure_of(started(traces)))  # type: ignore[union-attr,arg-type]
+    return asyncio.get_running_loop().create_task(sleep_with_a_trace(traces))
+
+
+async def sleep_with_a_trace(traces: list[int]) -> None:
+    try:
+        await workflow.sleep(60)
+    finally:
+        traces.append(7)
+
+
+IN_HAND: dict[str, tuple[Callable[[list[int]], object], bool]] = {
+    "data": (nothing, True),
+    "a generator": (started, False),
+    "a generator in a list": (lambda traces: [started(traces)], False),
+    "a generator in a closure": (lambda traces: closure_of(started(traces)), False),
+    "a generator in an object": (lambda traces: Holder(started(traces)), False),
+    "a generator on its own object": (on_the_object, False),
+    "a generator on its task": (on_the_task, False),
+    "another task": (with_another_task, False),
+}
+
+
+@pytest.mark.parametrize("name", IN_HAND)
+def test_a_run_that_sleeps_is_laid_to_rest_with_all_it_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, is_simple = IN_HAND[name]
+    Asleep.made = staticmethod(make)  # type: ignore[assignment]
+    Asleep.traces.clear()
+    in_short: list[bool] = []
+    bury_chain = burial._bury_chain
+
+    def noting(*arguments: Any) -> bool:
+        in_short.append(bury_chain(*arguments))
+        return in_short[-1]
+
+    monkeypatch.setattr(burial, "_bury_chain", noting)
+    story = Story(Asleep)
+    story.run()
+    story.cold()
+    gc.collect()
+    assert Asleep.traces == []
+    assert (in_short == [True]) is is_simple
