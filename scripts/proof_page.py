@@ -140,9 +140,7 @@ def _found_lines() -> list[str]:
         "## Faults found by the simulation",
         "",
         f"{len(rows)} faults that the simulation found in the engine, each of which is pinned; the pin was seen to "
-        "fail while the mend was taken back (`tests/simulation/test_regressions.py`, `make planted-faults`). Of one "
-        "more, two resets at once, only the plan is kept: it holds without its mend, too, since something else "
-        "refuses it now.",
+        "fail while the mend was taken back (`tests/simulation/test_regressions.py`, `make planted-faults`).",
         "",
         *_table(("what was wrong", "pinned by"), rows),
     ]
@@ -154,7 +152,7 @@ def _once() -> list[Fault]:
 
 def _planted_lines() -> list[str]:
     caught = _record("simulation/planted.json")
-    kinds = Counter(text for _, text in caught.values())
+    kinds = Counter(told[1] for told in caught.values())
     return [
         "## Planted faults",
         "",

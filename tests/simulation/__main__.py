@@ -11,12 +11,12 @@ import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.hunt import commit_now
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.simulate import Outcome, from_json, shrink, simulate, to_json
 
@@ -52,7 +52,7 @@ def main() -> int:
 def _many(options: argparse.Namespace) -> int:
     ends_at = time.monotonic() + options.seconds if options.seconds else float("inf")
     last = options.first + options.count if options.count else sys.maxsize
-    commit = _commit()
+    commit = commit_now()
     has_failed = False
     for first in itertools.count(options.first, options.part):
         if first >= last or time.monotonic() > ends_at:
@@ -87,15 +87,6 @@ def _part(seeds: range, ends_at: float, options: argparse.Namespace) -> dict[str
             sys.stdout.write(f"{_line(plan, outcome)}\n")
             sys.stdout.flush()
     return {**totals, "failed": failed, "first": seeds.start, "real_seconds": round(time.monotonic() - began, 1)}
-
-
-def _commit() -> str:
-    """Which code this is; empty where there is no Git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 def _line(plan: Plan, outcome: Outcome) -> str:

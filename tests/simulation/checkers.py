@@ -3,7 +3,8 @@
 Owns: one function a law, over what was committed and what clients saw. Never: asks the engine.
 
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
-raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks``. The mutations of
+raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and
+``lag_checks``, and what has to be seen while it happens in ``record``, ``leases`` and ``parked``. The mutations of
 ``planted`` show that each of them can fail.
 """
 
@@ -23,6 +24,7 @@ from clew.replay import MachineOptions, WorkflowMachine
 from clew.service.requests import WorkflowDescription
 from clew.workflow._definition import Definition
 from tests.simulation.clients import Call, value_of
+from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
 from tests.simulation.outside import BALANCE
@@ -608,7 +610,9 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
+APART = frozenset({"check_all", "check_lags"})
 CHECKS: tuple[Callable[[World], None], ...] = (
-    *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name != "check_all"),
+    *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
+    check_lags,
 )

@@ -17,7 +17,8 @@ import queue
 import random
 import sqlite3
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -42,6 +43,7 @@ from clew.storage.sqlite.store import SqliteStore
 from clew.storage.sqlite.threads import CallQueue
 from clew.storage.sqlite.writer import WriterThread
 from tests.simulation.clock import EPOCH
+from tests.simulation.leases import Leases, LyingRegistry
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.model_store import ModelData, ModelStore
 
@@ -101,13 +103,22 @@ class ModelDisk:
         nodes: How many share it. For more than one it plays a database server: it has a clock of its own, and what a
             node has sent is done even if the node dies meanwhile.
         shards: Shards of runs.
+        lies: Whether an answer about leases lies this time (``leases``).
     """
 
-    def __init__(self, loop: SimLoop, nodes: int = 1, shards: int = 1) -> None:
+    def __init__(
+        self, loop: SimLoop, nodes: int = 1, shards: int = 1, lies: Callable[[], bool] = lambda: False
+    ) -> None:
         self.lane = loop.lane("disk")
         self.is_server = nodes > 1
-        own_clock = (lambda: EPOCH + timedelta(seconds=loop.time())) if self.is_server else None
-        self.data = ModelData(own_clock, shards)
+        if not self.is_server:
+            self.data = ModelData(None, shards)
+            return
+
+        def now() -> datetime:
+            return EPOCH + timedelta(seconds=loop.time())
+
+        self.data = ModelData(now, shards, fleet=LyingRegistry(now, shards, lies), claims_lie=lies)
 
     def open(self, clock: Clock) -> Store:
         return ModelStore(self.data, clock.now)
@@ -211,6 +222,7 @@ class NodeStore:
         is_full: Whether there is no room now.
         on_commit: Told each unit and how it went, when it is durable.
         on_delete: Told the key of each run that is gone.
+        leases: Told what the node asks of the store, and is answered.
         crash: Ends the node.
     """
 
@@ -226,6 +238,7 @@ class NodeStore:
         is_full: Callable[[], bool],
         on_commit: CommitSeen,
         on_delete: Callable[[int], None],
+        leases: Leases,
         crash: Callable[[str], None],
     ) -> None:
         self.shard_count = store.shard_count
@@ -238,6 +251,7 @@ class NodeStore:
         self._is_full = is_full
         self._on_commit = on_commit
         self._on_delete = on_delete
+        self._leases = leases
         self._crash = crash
         self._last_at = 0.0
         self._last_commit: asyncio.Future[Any] | None = None
@@ -249,6 +263,7 @@ class NodeStore:
 
     def _call(self, name: str, args: Any, kwargs: Any) -> asyncio.Future[Any]:
         loop, faults, chance = self._loop, self._faults(), self._chance
+        self._leases.note_call(self._lane.name, name, args)
         answer: asyncio.Future[Any] = loop.create_future()
         delay = chance.choice((0.0, 0.0, 0.0005, 0.002))
         if chance.random() < faults.slow:
@@ -334,16 +349,29 @@ class NodeStore:
         elif error is not None:
             self._answer(answer, None, error)
         else:
-            self._answer(answer, done.result(), None)
+            noted = partial(self._leases.note_answer, self._lane.name, name, args)
+            self._answer(answer, done.result(), None, noted)
 
-    def _answer(self, answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-        self._loop.post(self._lane, self._chance.choice((0.0, 0.0, 0.001)), _settle, answer, value, error)
+    def _answer(
+        self,
+        answer: asyncio.Future[Any],
+        value: Any,
+        error: BaseException | None,
+        noted: Callable[[Any], None] = lambda value: None,
+    ) -> None:
+        self._loop.post(self._lane, self._chance.choice((0.0, 0.0, 0.001)), _settle, answer, value, error, noted)
 
 
-def _settle(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _settle(
+    answer: asyncio.Future[Any],
+    value: Any,
+    error: BaseException | None,
+    noted: Callable[[Any], None] = lambda value: None,
+) -> None:
     if answer.done():
         return
     if error is None:
+        noted(value)
         answer.set_result(value)
     else:
         answer.set_exception(error)

@@ -145,6 +145,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         """The hash of everything so far."""
         return self._hash.hexdigest()
 
+    def held(self) -> tuple[int, int]:
+        """How many coroutines live in processes that live, and how many timers are armed there."""
+        lanes = [lane for lane in self._lanes if not lane.is_dead and lane is not self.root]
+        coroutines = sum(not task.done() for lane in lanes for task in lane.tasks)
+        armed = (handle for *_, handle in self._timers if handle._callback is not None)
+        return coroutines, sum(not handle.lane.is_dead and handle.lane is not self.root for handle in armed)
+
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool], *, seconds_max: float) -> bool:

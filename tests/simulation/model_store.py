@@ -67,13 +67,23 @@ class ModelData:
         now: The store's own clock; by default each store goes by that of its node, and claims die with the node (as
             in a process that owns its file).
         shard_count: Shards of runs.
+        fleet: The nodes that share the disk; by default none do, or as many as come, by the clock.
+        claims_lie: Drawn for each row that a node has claimed: whether it is given to another all the same.
     """
 
-    def __init__(self, now: Callable[[], datetime] | None = None, shard_count: int = 1) -> None:
+    def __init__(
+        self,
+        now: Callable[[], datetime] | None = None,
+        shard_count: int = 1,
+        *,
+        fleet: FleetRegistry | None = None,
+        claims_lie: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.now = now
         self.shard_count = shard_count
         self.claims: dict[int, datetime] = {}
-        self.fleet = FleetRegistry(now) if now is not None else None
+        self.fleet = fleet or (FleetRegistry(now) if now is not None else None)
+        self.claims_lie = claims_lie
         self.api_keys: dict[str, ApiKeyRow] = {}
         self.runs: dict[int, _Run] = {}
         self.latest: dict[tuple[str, str], int] = {}
@@ -265,7 +275,7 @@ class ModelStore:
             task
             for task in self._data.tasks.values()
             if (task.namespace, task.task_queue, task.kind) == (namespace, task_queue, kind)
-            and self._claims.get(task.task_id, now) <= now
+            and (self._claims.get(task.task_id, now) <= now or self._data.claims_lie())
         ]
         waiting.sort(key=lambda task: (task.priority, task.task_id))
         claimed = waiting[: max(limit, 0)]

@@ -16,6 +16,7 @@ from clew.ports.store import StoreError
 from tests.simulation.clock import SimClock, SimEntropy
 from tests.simulation.disks import CommitSeen, Disk, NodeStore, StoreFaults
 from tests.simulation.hints import HintBus
+from tests.simulation.leases import Leases
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.wire import Wire
 
@@ -29,6 +30,7 @@ class Node:
         name: Unique for this incarnation.
         on_ready: Called when it serves.
         on_dead: Called when it has died.
+        leases: Told what it asks of the store, and is answered.
         hints: What carries hints between nodes; None for a node that has the store to itself.
     """
 
@@ -46,6 +48,7 @@ class Node:
         on_delete: Callable[[int], None],
         on_ready: Callable[[Node], None],
         on_dead: Callable[[Node], None],
+        leases: Leases,
         hints: HintBus | None = None,
     ) -> None:
         self.name = name
@@ -64,6 +67,7 @@ class Node:
         self._on_delete = on_delete
         self._on_ready = on_ready
         self._on_dead = on_dead
+        self._leases = leases
         self._hints = hints
 
     def start(self) -> None:
@@ -86,6 +90,7 @@ class Node:
             is_full=self._is_full,
             on_commit=self._on_commit,
             on_delete=self._on_delete,
+            leases=self._leases,
             crash=self.crash,
         )
         engine = Engine(
@@ -128,6 +133,7 @@ class Node:
         self._end()
 
     def _end(self) -> None:
+        self._leases.forget(self.name)
         for wire in list(self.wires):
             wire.lose(self._chance.choice((0.0, 0.01, 0.5)), 0.0)
         self.loop.post(self.loop.root, 0.0, self._on_dead, self)

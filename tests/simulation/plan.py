@@ -30,6 +30,12 @@ FAULT_KINDS = (
 
 ACCOUNTS = ("a", "b", "c")
 
+PARKED = (0,) * 9 + (24,)
+"""Runs that are parked at the end, of which the plan of a seed draws one."""
+
+LYING = (0.0, 0.0, 0.0, 0.1, 1.0)
+"""Shares of answers about leases that lie, of which the plan of a fleet draws one."""
+
 RESETS_SHARE = 4
 """One seed in so many has resets."""
 
@@ -63,6 +69,8 @@ class Plan(msgspec.Struct, frozen=True):
         faults: What happens to processes.
         skew: Each incarnation of a node starts with its clock off by up to so many seconds.
         seconds: How long faults go on.
+        leases_lie: The share of answers about leases and claims that lie while there are faults.
+        parked: Runs that are parked when everything else is over (``parked``).
     """
 
     seed: int
@@ -81,12 +89,18 @@ class Plan(msgspec.Struct, frozen=True):
     shards: int = 1
     hints_lost: float = 0.0
     inside: bool = False
+<<<<<<< HEAD
     far: bool = False
+=======
+    leases_lie: float = 0.0
+    parked: int = 0
+>>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing goes wrong, apart from what chance does to the order and the pace of things."""
-        return not self.faults and self.store_faults == StoreFaults() and self.wire_faults == WireFaults()
+        is_sound = self.store_faults == StoreFaults() and self.wire_faults == WireFaults()
+        return is_sound and not self.faults and not self.leases_lie
 
 
 def make_plan(seed: int, store: str = "") -> Plan:
@@ -119,7 +133,12 @@ def make_plan(seed: int, store: str = "") -> Plan:
         skew=chance.choice((0.0, 0.0, 0.5, 5.0)),
         seconds=seconds,
         inside=random.Random(f"inside:{seed}").random() < 0.4,
+<<<<<<< HEAD
         far=random.Random(f"far:{seed}").random() < 0.3,
+=======
+        leases_lie=random.Random(f"leases:{seed}").choice(LYING) if has_fleet and not calm else 0.0,
+        parked=random.Random(f"parked:{seed}").choice(PARKED),
+>>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
     )
     if is_early(seed):
         plan = with_early_tasks(plan, Action)

@@ -21,6 +21,8 @@ from typing import Any
 from tests.simulation.far_faults import FAR_FAULTS
 from tests.simulation.fault import Fault
 from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
+from tests.simulation.store_regressions import STORE_FAULTS
+from tests.simulation.waiting_faults import WAITING_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     # --- the store
@@ -528,7 +530,12 @@ FAULTS: tuple[Fault, ...] = (
         "if False:",
     ),
     *LIFECYCLE_FAULTS,
+<<<<<<< HEAD
     *FAR_FAULTS,
+=======
+    *WAITING_FAULTS,
+    *STORE_FAULTS,
+>>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
 )
 
 
@@ -546,6 +553,8 @@ def planted(fault: Fault) -> Generator[None]:
     space: dict[str, Any] = dict(vars(module))
     exec(compile(source.replace(fault.old, fault.new.replace("\n", f"\n{indent}")), fault.target, "exec"), space)
     changed = space[function.__name__]
+    if isinstance(changed, staticmethod):
+        changed = changed.__func__
     assert isinstance(changed, FunctionType), f"{fault.target} is not a plain function"
     kept = function.__code__
     function.__code__ = changed.__code__

@@ -44,6 +44,7 @@ from tests.simulation.early_regressions import EARLY_REGRESSIONS
 from tests.simulation.far_faults import FAR_REGRESSIONS
 from tests.simulation.faulty_shop import FaultyShop, in_shop, until
 from tests.simulation.lifecycle_regressions import LIFECYCLE_REGRESSIONS
+from tests.simulation.store_regressions import STORE_REGRESSIONS
 from tests.unit.replay.story import Story, WorkerDied
 from tests.unit.replay.story import payloads as story_payloads
 
@@ -521,4 +522,5 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     **EARLY_REGRESSIONS,
     **FAR_REGRESSIONS,
     **LIFECYCLE_REGRESSIONS,
+    **STORE_REGRESSIONS,
 }

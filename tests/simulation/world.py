@@ -20,9 +20,11 @@ from tests.simulation.clock import SimClock
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
 from tests.simulation.hints import HintBus
 from tests.simulation.inside import start_inside
+from tests.simulation.leases import Leases, liar
 from tests.simulation.loop import SimLoop
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside
+from tests.simulation.parked import Parking
 from tests.simulation.plan import ACCOUNTS, Action, Plan
 from tests.simulation.record import LawBroken, Record
 from tests.simulation.wire import Wire, WireFaults
@@ -76,9 +78,11 @@ class World:
         self.record = Record(SimClock(self.loop).now if has_one_time else None, self.loop.time)
         self.outside = Outside(ACCOUNTS, self.record, self.loop.time)
         self.outside.hand_over = self._hand_over
+        self.leases = Leases(self.loop.time, is_fleet=plan.nodes > 1, broken=self.record.broken)
         self.disk: Disk = SqliteDisk(self.loop)
         if plan.store == "model":
-            self.disk = ModelDisk(self.loop, plan.nodes, plan.shards)
+            lies = liar(self.chance("leases"), lambda: self.plan.leases_lie if self.has_faults else 0.0)
+            self.disk = ModelDisk(self.loop, plan.nodes, plan.shards, lies)
         self.sites = [_Site(number) for number in range(plan.nodes)]
         self.hints = HintBus(self.loop, self.chance("hints"), self._hints_lost) if plan.nodes > 1 else None
         self.are_hints_lost = False
@@ -110,20 +114,36 @@ class World:
         logging.disable(logging.CRITICAL)
         try:
             loop.post(loop.root, 0.0, self._begin)
-            loop.run(self._is_broken, seconds_max=plan.seconds)
+            loop.run(self.is_broken, seconds_max=plan.seconds)
             self.raise_broken()
             self.has_faults = False
             self.is_full = False
             loop.post(loop.root, 0.0, self._quiet)
-            loop.run(lambda: self._is_broken() or self.is_over(), seconds_max=QUIET_SECONDS_MAX)
-            self.raise_broken()
-            if not self.is_over():
-                raise NotClosed("; ".join(self.what_is_open()))
+            self._wait_over()
             # What is left to do when everything is closed (parents are told, rows are dropped) is done in this time.
-            loop.run(self._is_broken, seconds_max=200.0)
+            loop.run(self.is_broken, seconds_max=200.0)
             self.raise_broken()
+            if plan.parked:
+                Parking(self).run()
+                self._wait_over()
+                loop.run(self.is_broken, seconds_max=200.0)
+                self.raise_broken()
         finally:
             logging.disable(logging.NOTSET)
+
+    def _wait_over(self) -> None:
+        self.loop.run(lambda: self.is_broken() or self.is_over(), seconds_max=QUIET_SECONDS_MAX)
+        self.raise_broken()
+        if not self.is_over():
+            raise NotClosed("; ".join(self.what_is_open()))
+
+    def restart_everything(self) -> None:
+        """All processes but the clients die, and come back."""
+        for site in self.sites:
+            if site.node is not None:
+                site.node.crash("with everything")
+        for number, _ in enumerate(self.places):
+            self._do_crash_worker(Action(at=0.0, kind="crash_worker", who=number, values={"seconds": 1.0}))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -145,11 +165,12 @@ class World:
             )  # fmt: skip
             self.clients.append(client)
         for call in self.plan.calls:
-            self.loop.post(self.loop.root, call.at, self._call, call)
+            self.loop.post(self.loop.root, call.at, self.call, call)
         for fault in self.plan.faults:
             self.loop.post(self.loop.root, fault.at, self._misfortune, fault)
 
-    def _call(self, action: Action) -> None:
+    def call(self, action: Action) -> None:
+        """Have a client make a call."""
         self._calls_made += 1
         client = self.clients[action.who % len(self.clients)]
         self.loop.post(client.lane, 0.0, client.make, action, self._calls_made)
@@ -157,21 +178,21 @@ class World:
     def _quiet(self) -> None:
         """Faults are over: whoever waits for something that only a client ends is told to end."""
         if any(action.kind == "start_register" for action in self.plan.calls):
-            self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+            self.call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
         self._end_cron()
         self.loop.post(self.loop.root, 60.0, self._cut_short)
 
     def _cut_short(self) -> None:
         """Once more, for what was started by a call which came late."""
         if "register" in self.record.open_runs:
-            self._call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+            self.call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
         self._end_cron()
 
     def _end_cron(self) -> None:
         """Runs that come back by themselves are ended."""
         for action in self.plan.calls:
             if "cron" in action.values and action.values["id"] in self.record.open_runs:
-                self._call(Action(at=0.0, kind="end_cron", values={"id": action.values["id"]}))
+                self.call(Action(at=0.0, kind="end_cron", values={"id": action.values["id"]}))
 
     def _hand_over(self, task: ActivityTask, key: str, values: dict[str, Any]) -> None:
         """Somebody else has the token of this attempt, and completes it some time later, or never."""
@@ -180,7 +201,7 @@ class World:
             who = self._calls_made
             told = {"id": task.token.workflow_id, "task": task, "result": result}
             action = Action(at=0.0, kind="complete", who=who, values=told)
-            self.loop.post(self.loop.root, values["after"], self._call, action)
+            self.loop.post(self.loop.root, values["after"], self.call, action)
 
     def is_over(self) -> bool:
         """Whether every call is answered and every run is closed."""
@@ -209,7 +230,8 @@ class World:
 
     # --- broken laws ------------------------------------------------------------------------------------------------
 
-    def _is_broken(self) -> bool:
+    def is_broken(self) -> bool:
+        """Whether a law was found broken."""
         return bool(self.record.broken or self.outside.complaints or self.loop.errors)
 
     def raise_broken(self) -> None:
@@ -259,7 +281,7 @@ class World:
                     missing = f"the deletion of run {call.answer.run_id}"
                 look = Action(at=0.0, kind="look", values={"id": values["id"], "run_id": call.answer.run_id})
                 for who in range(len(self.clients)):
-                    self.loop.post(self.loop.root, 0.0, self._call, msgspec.structs.replace(look, who=who))
+                    self.loop.post(self.loop.root, 0.0, self.call, msgspec.structs.replace(look, who=who))
             case "look":
                 missing = f"any more, as it was deleted, run {values['run_id']}"
             case "terminate" | "end_cron":
@@ -310,6 +332,7 @@ class World:
             on_delete=self.record.note_deletion,
             on_ready=self._node_ready,
             on_dead=lambda node: self._node_died(site),
+            leases=self.leases,
             hints=self.hints,
         )
         site.node.start()

@@ -98,6 +98,16 @@ async def test_an_update_on_another_version_loses_and_changes_nothing(store: Sto
     assert await history_ids(store, 1) == [1, 2, 3]
 
 
+async def test_an_update_without_events_on_another_version_loses(store: Store) -> None:
+    first = insert(1)
+    await store.commit_if_current([(first,)])
+    await store.commit_if_current([(update(first),)])
+    stale = update(first, state=b"stale", batches=())
+    assert await store.commit_if_current([(stale,)]) == [VERSION]
+    assert await store.commit_if_current([(close(first, state=b"stale", batches=()),)]) == [VERSION]
+    assert (await load(store, 1)).state == b"state-2"
+
+
 async def test_an_update_of_a_run_that_is_not_there_loses(store: Store) -> None:
     assert await store.commit_if_current([(update(insert(1)),)]) == [VERSION]
     assert await store.load_run(0, 1) is None
