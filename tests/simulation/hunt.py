@@ -3,9 +3,9 @@
     python -m tests.simulation.hunt                 look for every fault, and write the table
     python -m tests.simulation.hunt --only NAME     look for one, by all seeds whatever caught it before
 
-How it works: seed after seed is simulated with the fault in place, until a law is found broken; a fault that no seed
-shows may be shown by a test of ``regressions``. What is found goes into ``planted.json`` (so that the tests look there
-first) and into the page.
+How it works: seed after seed is simulated (none of which has PostgreSQL) with the fault in place, until a law is found
+broken; a fault that no seed shows may be shown by a test of ``regressions``. What is found goes into ``planted.json``
+(so that the tests look there first) and into the page.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def hunt(fault: Fault, *, first: int = 0, seeds_max: int = SEEDS_MAX) -> Catch |
         text = said_of(fault, from_json(path.read_bytes()))
         if text:
             return Catch(path.stem, text)
-    for seed in range(first, first + seeds_max):
+    for seed in () if ".postgres." in fault.target else range(first, first + seeds_max):
         text = said_of(fault, make_plan(seed))
         if text:
             return Catch(str(seed), text)

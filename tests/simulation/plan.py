@@ -89,12 +89,9 @@ class Plan(msgspec.Struct, frozen=True):
     shards: int = 1
     hints_lost: float = 0.0
     inside: bool = False
-<<<<<<< HEAD
     far: bool = False
-=======
     leases_lie: float = 0.0
     parked: int = 0
->>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
 
     @property
     def is_calm(self) -> bool:
@@ -133,12 +130,9 @@ def make_plan(seed: int, store: str = "") -> Plan:
         skew=chance.choice((0.0, 0.0, 0.5, 5.0)),
         seconds=seconds,
         inside=random.Random(f"inside:{seed}").random() < 0.4,
-<<<<<<< HEAD
         far=random.Random(f"far:{seed}").random() < 0.3,
-=======
         leases_lie=random.Random(f"leases:{seed}").choice(LYING) if has_fleet and not calm else 0.0,
         parked=random.Random(f"parked:{seed}").choice(PARKED),
->>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
     )
     if is_early(seed):
         plan = with_early_tasks(plan, Action)

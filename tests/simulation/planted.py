@@ -530,12 +530,9 @@ FAULTS: tuple[Fault, ...] = (
         "if False:",
     ),
     *LIFECYCLE_FAULTS,
-<<<<<<< HEAD
     *FAR_FAULTS,
-=======
     *WAITING_FAULTS,
     *STORE_FAULTS,
->>>>>>> 024bd13 (Check laws 9 and 10 and how late deadlines are, in the simulation)
 )
 
 
