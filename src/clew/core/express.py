@@ -21,7 +21,7 @@ from clew.core.checks import cap
 from clew.core.commands import normal_timeouts
 from clew.core.pending import PendingActivity, PendingTimer, PendingWorkflowTask
 from clew.core.retry import RETRY_POLICY_DEFAULT
-from clew.core.state import FEW_ITEMS, ExecutionState
+from clew.core.state import FEW_ITEMS, Derived, ExecutionState
 from clew.model import commands as c
 from clew.model import events as e
 from clew.model.events import ZERO, ExecutionRef
@@ -239,6 +239,8 @@ def start_run(
             identity=taker.identity,
         ),
     )
+    # Without asking for it, which takes a lock the first time.
+    vars(state)["derived"] = Derived(state)
     return state, [
         e.WorkflowExecutionStarted(
             event_id=1,

@@ -81,11 +81,19 @@ class Derived:
     __slots__ = ("activity_ids", "backing_off", "deadlines", "timer_ids", "update_ids")
 
     def __init__(self, state: ExecutionState) -> None:
-        self.activity_ids = {a.activity_id: a.scheduled_event_id for a in state.activities.values()}
-        self.timer_ids = {t.timer_id: t.started_event_id for t in state.timers.values()}
-        self.backing_off = {a.scheduled_event_id for a in state.activities.values() if a.next_attempt_time}
-        self.update_ids = {u.update_id: u for u in state.completed_updates.values()}
+        # A new run has none of them, and each comprehension is a call.
+        self.activity_ids: dict[str, int] = {}
+        self.timer_ids: dict[str, int] = {}
+        self.backing_off: set[int] = set()
+        self.update_ids: dict[str, CompletedUpdate] = {}
         self.deadlines: DeadlineHeap | None = None
+        if state.activities:
+            self.activity_ids = {a.activity_id: a.scheduled_event_id for a in state.activities.values()}
+            self.backing_off = {a.scheduled_event_id for a in state.activities.values() if a.next_attempt_time}
+        if state.timers:
+            self.timer_ids = {t.timer_id: t.started_event_id for t in state.timers.values()}
+        if state.completed_updates:
+            self.update_ids = {u.update_id: u for u in state.completed_updates.values()}
 
 
 class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
