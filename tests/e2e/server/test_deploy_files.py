@@ -16,16 +16,15 @@ import signal
 import subprocess
 import sys
 import tomllib
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from clew import activity, workflow
 from clew.client import Client
 from clew.worker import Worker
+from tests.e2e.server.doubling import Doubling, double
 from tests.e2e.server.processes import SOURCES, Process, free_port, start_doubling, until
 from tests.postgres.databases import execute, server_dsn
 
@@ -36,23 +35,6 @@ COMPOSE: dict[str, Any] = importlib.import_module("yaml").safe_load((ROOT / "dep
 NODES = {name: service for name, service in COMPOSE["services"].items() if name != "postgres"}
 RUNS = 12
 DEADLINE_SECONDS = 90.0
-
-
-@activity.defn
-async def double(number: int) -> int:
-    return 2 * number
-
-
-@workflow.defn
-class Doubling:
-    """Waits between its steps, so that nodes can be killed amid them."""
-
-    @workflow.run
-    async def run(self, number: int) -> int:
-        for _ in range(3):
-            number = await workflow.execute_activity(double, number, start_to_close_timeout=timedelta(seconds=5))
-            await workflow.sleep(0.2)
-        return number
 
 
 def instructions() -> dict[str, list[str]]:

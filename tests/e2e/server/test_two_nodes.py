@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.client import Client
+from tests.e2e.server import doubling
 from tests.e2e.server.processes import Process, free_port, start_doubling
 from tests.postgres.databases import create_database, long_test
 
@@ -16,36 +17,11 @@ pytestmark = pytest.mark.e2e
 RUNS = 60
 DEADLINE_SECONDS = 150.0
 
-PROGRAM = """
-from __future__ import annotations
-
-from datetime import timedelta
-
-from clew import activity, workflow
-
-
-@activity.defn
-async def double(number: int) -> int:
-    return 2 * number
-
-
-@workflow.defn
-class Doubling:
-    @workflow.run
-    async def run(self, number: int) -> int:
-        for _ in range(3):
-            number = await workflow.execute_activity(
-                double, number, start_to_close_timeout=timedelta(seconds=5), heartbeat_timeout=timedelta(seconds=5)
-            )
-            await workflow.sleep(0.5)
-        return number
-"""
-
 
 @long_test
 @pytest.mark.timeout(400)
 async def test_either_node_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(PROGRAM, "utf-8")
+    (tmp_path / "doubling.py").write_bytes(Path(doubling.__file__).read_bytes())
     dsn = await create_database()
     ports = free_port(), free_port()
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
