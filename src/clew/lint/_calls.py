@@ -28,7 +28,9 @@ _WRITTEN: Final[Mapping[str, guard.Rule]] = {
     **dict.fromkeys(("os.getenv", "os.getenvb", "os.environ", "os.environb", "os.putenv"), guard.ENVIRONMENT),
     **dict.fromkeys(
         ("builtins.open", "io.open", "os.open", "builtins.input", "os.popen", "os.getcwd", "os.stat", "os.path.exists",
-         "os.path.getmtime", "os.path.getsize", "os.path.isfile", "os.path.isdir", "urllib.request.urlopen",
+         "os.path.lexists", "os.path.getmtime", "os.path.getsize", "os.path.isfile", "os.path.isdir", "os.path.islink",
+         "os.lstat", "os.access", "os.getpid", "os.getppid", "os.getlogin", "getpass.getuser", "platform.node",
+         "urllib.request.urlopen",
          "urllib.request.urlretrieve", "asyncio.open_connection", "asyncio.start_server",
          "asyncio.open_unix_connection", "asyncio.start_unix_server"),
         guard.OUTSIDE,

@@ -31,6 +31,7 @@ from clew.lint._names import (
 )
 from clew.lint._project import External, FunctionNode, Project, ProjectClass, ProjectFunction, ProjectValue
 from clew.lint._rules import (
+    CHANCE,
     DIRECT_ACTIVITY,
     IDENTITY,
     NO_TIMEOUT,
@@ -42,7 +43,7 @@ from clew.lint._rules import (
     SWALLOWS,
     LintRule,
 )
-from clew.lint._scope import A_LOGGER, A_SET, CONTAINERS, Instance, Known, Scope
+from clew.lint._scope import A_GENERATOR, A_LOGGER, A_SET, CONTAINERS, Instance, Known, Scope
 
 Report: TypeAlias = Callable[[ast.AST, Sequence[int], LintRule, str], None]
 Follow: TypeAlias = Callable[[ProjectFunction, ProjectClass | None, ast.AST], None]
@@ -394,6 +395,8 @@ class FunctionCheck(ast.NodeVisitor):
                 self._report(node, READ_ONLY, f"A change of {ast.unparse(base)} in a query handler or validator")
         known = self._scope.known(base)
         value = self._scope.of_value(known) if isinstance(known, ProjectValue) else known
+        if isinstance(known, ProjectValue) and value == A_GENERATOR:
+            self._report(node, CHANCE, f"{ast.unparse(func)}() of a generator that all runs share")
         if name == "pop" and value == A_SET:
             self._report(node, SET_ORDER, f"{ast.unparse(func)}() of a set")
         if name == "join" and node.args:

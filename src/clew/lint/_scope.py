@@ -40,6 +40,7 @@ Known: TypeAlias = Symbol | Instance
 
 A_SET: Final = Instance(SET)
 A_PATH: Final = Instance(External("pathlib.Path"))
+A_GENERATOR: Final = Instance(External("random.Random"))
 A_LOGGER: Final = Instance(External("logging.Logger"))
 A_LOOP: Final = Instance(External("asyncio.AbstractEventLoop"))
 

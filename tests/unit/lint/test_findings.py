@@ -113,6 +113,8 @@ Path("x").read_text()  # !CLW105
 Path("x").name
 os.path.join("a", "b")
 os.listdir(".")  # !CLW105
+os.getpid()  # !CLW105
+os.path.islink("x")  # !CLW105
 socket.create_connection(("h", 1))  # !CLW105
 requests.get("https://x")  # !CLW105
 sqlite3.connect("x")  # !CLW105
@@ -139,6 +141,31 @@ sorted([1], key=random.random)  # !CLW103
 @pytest.mark.parametrize("line", CALLS.splitlines())
 def test_calls(tmp_path: Path, line: str) -> None:
     assert_finds(tmp_path, in_run(line))
+
+
+def test_a_generator_that_all_runs_share_is_no_part_of_any_history(tmp_path: Path) -> None:
+    files = {
+        "flow.py": HEAD
+        + dedent("""
+            from dice import dice
+
+            drawn = random.Random(7)
+
+
+            @workflow.defn
+            class W:
+                @workflow.run
+                async def run(self) -> None:
+                    drawn.random()  # !CLW103
+                    dice.shuffle([1, 2])  # !CLW103
+                    own = random.Random(7)
+                    own.random()
+                    workflow.random().choice([1, 2])
+            """),
+        "dice.py": "import random\n\ndice: random.Random = random.Random()\n",
+    }
+    (finding, *_) = assert_finds(tmp_path, files)
+    assert "drawn.random() of a generator that all runs share" in finding.message
 
 
 def test_a_future_of_threads_blocks(tmp_path: Path) -> None:
