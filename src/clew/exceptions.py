@@ -417,8 +417,9 @@ class WorkflowAlreadyStartedError(FailureError):
     """
 
     def __init__(self, workflow_id: str, workflow_type: str, *, run_id: str | None = None) -> None:
+        run = f" (run {run_id})" if run_id else ""
         super().__init__(
-            f"Workflow {workflow_id!r} is already started (run {run_id or 'unknown'}). "
+            f"Workflow {workflow_id!r} is already started{run}. "
             "Use another id, or say by id_reuse_policy / id_conflict_policy what should happen."
         )
         self.workflow_id = workflow_id

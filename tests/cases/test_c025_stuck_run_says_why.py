@@ -139,6 +139,7 @@ async def test_any_error_of_the_code_is_told_and_gone_when_the_run_is_ended() ->
         handle = await client.start_workflow(Broken.run, id="broken", task_queue=QUEUE)
         waiting = await eventually(lambda: _failing(handle), "the failing task is told")
         assert "a bug in the code" in waiting
+        await eventually(lambda: _waiting_for(handle, "backing off since"), "the wait for the next attempt is told")
         found = [run.id async for run in client.list_workflows("TemporalReportedProblems IS NOT NULL")]
         assert found == ["broken"]
         await handle.terminate()
@@ -146,8 +147,12 @@ async def test_any_error_of_the_code_is_told_and_gone_when_the_run_is_ended() ->
 
 
 async def _failing(handle: Any) -> str:
+    return await _waiting_for(handle, "workflow task failing")
+
+
+async def _waiting_for(handle: Any, text: str) -> str:
     lines = (await handle.describe()).waiting_for
-    return next((line for line in lines if "workflow task failing" in line), "")
+    return next((line for line in lines if text in line), "")
 
 
 def _clew(capsys: pytest.CaptureFixture[str], database: Path, *args: str) -> str:

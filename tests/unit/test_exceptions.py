@@ -101,6 +101,11 @@ def test_pickle_gives_back_type_text_attributes_and_cause(error: x.ClewError) ->
     assert plain(again) == plain(error)
 
 
+def test_a_taken_id_is_told_with_its_run_if_that_is_known() -> None:
+    assert "'w' is already started (run r)." in str(x.WorkflowAlreadyStartedError("w", "t", run_id="r"))
+    assert "'w' is already started. Use" in str(x.WorkflowAlreadyStartedError("w", "t"))
+
+
 def test_a_cycle_of_causes_pickles() -> None:
     error = x.ApplicationError("a")
     error.__cause__ = error

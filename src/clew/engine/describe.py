@@ -212,7 +212,8 @@ def _waiting_for(
 
 
 def _task_line(state: ExecutionState, task: PendingWorkflowTaskInfo) -> str:
-    line = f"workflow task, attempt {task.attempt}, {task.state.lower()} since {_at(task.scheduled_time)}"
+    state_text = "backing off" if task.state == "BackingOff" else task.state.lower()
+    line = f"workflow task, attempt {task.attempt}, {state_text} since {_at(task.scheduled_time)}"
     if task.state == "Started":
         line = f"workflow task, attempt {task.attempt}, running on {task.identity} since {_at(task.started_time)}"
     if task.next_attempt_time is not None:
