@@ -114,7 +114,8 @@ class ServiceThread:
 
     def _may_borrow(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Let the calling thread do what was posted, after all that its loop has ready; gives whether it will."""
-        if type(loop) is not asyncio.SelectorEventLoop or _may_be_interrupted():
+        kind = type(loop)
+        if not (kind is asyncio.SelectorEventLoop or kind.__module__ == "uvloop") or _may_be_interrupted():
             return False
         self._promise_to_borrow(loop, False)
         return True

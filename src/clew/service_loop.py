@@ -37,7 +37,7 @@ import sys
 import threading
 from asyncio import events as asyncio_events
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextvars import Context, copy_context
 from time import monotonic
 from typing import Any, Final, Protocol, final
@@ -211,6 +211,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Held by the thread that runs rounds."""
         self._borrower: asyncio.AbstractEventLoop | None = None
         """The loop whose thread has borrowed this one."""
+        self._borrowers_ready: Sized = ()
+        """What that loop has ready, as far as it tells."""
         self._borrowed_until = 0.0
         """When the borrower should come to an end."""
         self._home: tuple[int, threading.Thread, int] | None = None
@@ -303,8 +305,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Whether nobody would notice if whatever runs now took a moment; asked by it, on the loop."""
         if self._ready or self._turns or self._last or self._outward or self._stopping:
             return False
-        # A borrower is one of those with queues of their own.
-        return self._borrower is None or not self._borrower._ready  # type: ignore[attr-defined]
+        return not self._borrowers_ready
 
     def _run_last(self) -> None:
         callbacks, self._last = self._last, []
@@ -476,7 +477,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Run `first` and what comes of it on the calling thread, if the loop sleeps; for some milliseconds.
 
         Args:
-            borrower: The asyncio loop that runs on the calling thread, in a callback of it and outside its tasks.
+            borrower: The loop that runs on the calling thread, in a callback of it and outside its tasks.
             first: Should come to an end in time, as `has_borrowed_long` says.
 
         Returns:
@@ -492,7 +493,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             self._rounds.release()
             return None
         home = self._home = (self._thread_id, self._seat_thread, state)
-        self._borrower = borrower
+        self._borrower, self._borrowers_ready = borrower, getattr(borrower, "_ready", ())
         self._sleep_state = _AWAKE
         self._thread_id, self._seat_thread = threading.get_ident(), threading.current_thread()
         hooks = sys.get_asyncgen_hooks()
@@ -537,6 +538,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Leave the loop to its own thread again, on that of the borrower; gives whether that could do more."""
         self._thread_id, self._seat_thread, self._sleep_state = home
         self._home = self._borrower = None
+        self._borrowers_ready = ()
         # Whoever borrowed it may be late, and must find its own seat empty.
         self._seat = []
         timers, poller = self._timers, self._poller

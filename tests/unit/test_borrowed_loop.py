@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import uvloop
 
 from clew.bridge import ServiceThread
 from clew.service.errors import RPCError
@@ -95,6 +96,22 @@ async def test_a_lone_call_is_served_by_the_thread_that_makes_it(thread: Service
     poster.join(DEADLINE)
     assert done.wait(DEADLINE)
     assert seen == ["test-service"]
+
+
+def test_uvloop_may_borrow_it_too() -> None:
+    thread = ServiceThread("test-service")
+
+    async def use() -> None:
+        outer = asyncio.get_running_loop()
+        for _ in range(20):
+            await asleep(thread)
+            assert await thread.call(runner, None) == "MainThread"
+            assert asyncio.get_running_loop() is outer
+
+    uvloop.run(use())
+    thread.stop()
+    thread.join(DEADLINE)
+    assert thread.loop.is_closed()
 
 
 async def test_a_caller_whose_loop_has_more_to_do_does_that_first(thread: ServiceThread) -> None:
