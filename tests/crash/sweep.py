@@ -32,6 +32,10 @@ _KILLS_BETWEEN = 12
 """Another process than a node is killed after so many deaths of nodes; what it had is given up after half a minute."""
 
 
+_CALLS_BETWEEN = 2
+"""A caller is killed after so many deaths of nodes, and comes back at once."""
+
+
 class Mortal(NamedTuple):
     """Who is killed now and then, and started again: a word for the record, and the process."""
 
@@ -69,6 +73,7 @@ class Sweep:
         nodes: Those that are killed.
         arm: Called before each life with the node and its point (None: live on); for kills from outside.
         others: Killed in turn, at whatever they are about, each time that so many nodes have died.
+        caller: A client process, killed in the middle of its calls, far more often.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Sweep:
         nodes: Sequence[Node],
         arm: Callable[[Node, Point | None], None] | None = None,
         others: Sequence[Mortal] = (),
+        caller: Mortal | None = None,
     ) -> None:
         self.rounds = rounds
         self.kills: Counter[str] = Counter()
@@ -89,6 +95,8 @@ class Sweep:
         self.others_killed: Counter[str] = Counter()
         self._others = itertools.cycle(others)
         self._has_others = bool(others)
+        self._caller = caller
+        self._calling: asyncio.Task[None] | None = None
         self._coming_back: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -97,6 +105,8 @@ class Sweep:
         self._begin_round()
         if self._coming_back is not None:
             await self._coming_back
+        if self._calling is not None:
+            await self._calling
         await asyncio.gather(*self._under_way)
 
     async def _keep(self, node: Node) -> None:
@@ -107,6 +117,8 @@ class Sweep:
             self.kills[point.how] += 1
             if self._has_others and self.kills.total() % _KILLS_BETWEEN == _KILLS_BETWEEN // 2:
                 await self._kill_another()
+            if self._caller is not None and self.kills.total() % _CALLS_BETWEEN == 0:
+                self._kill_caller(self._caller)
         assert await self._live(node, None), "a node without a point lives"
 
     async def _kill_another(self) -> None:
@@ -117,6 +129,17 @@ class Sweep:
         self.others_killed[what] += 1
         program.kill()
         self._coming_back = asyncio.ensure_future(program.start_again())
+
+    def _kill_caller(self, caller: Mortal) -> None:
+        """Kill the client process; it comes back, and repeats its calls, while nodes go on dying.
+
+        One that has not come back yet is left alone: it may wait for the very node that is dead now.
+        """
+        if self._calling is not None and not self._calling.done():
+            return
+        self.others_killed[caller.what] += 1
+        caller.program.kill()
+        self._calling = asyncio.ensure_future(caller.program.start_again())
 
     async def _live(self, node: Node, point: Point | None) -> bool:
         if self._arm is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from clew.client import Client
+from tests.crash.caller import names
 from tests.crash.commit_proxy import WAYS, CommitProxy
 from tests.crash.nodes import Breeder, Node, Program, free_port
 from tests.crash.records import record
@@ -38,7 +39,9 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     ports = [free_port() for _ in range(NODES)]
     addresses = [f"127.0.0.1:{port}" for port in ports]
+    caller = Program(tmp_path / "caller.log", "tests.crash.caller", ",".join(addresses), str(tmp_path))
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(caller.end)
         proxy = await stack.enter_async_context(CommitProxy(dsn))
         breeder = await stack.enter_async_context(Breeder())
         nodes = [
@@ -60,6 +63,7 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
             stack.push_async_callback(client.close)
         rounds = Rounds(clients, ledger)
         await rounds.see_through("peace")
+        await caller.start("ready")
         doomed.kill()
         await doomed.wait_killed()
 
@@ -68,9 +72,15 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
             proxy.arm(at, how, node.kill)
 
         others = [Mortal("worker", worker) for worker in workers]
-        sweep = Sweep(rounds, spread(WAYS, LAST_WRITE, KILLS), [doomed], arm, others)
+        points = spread(WAYS, LAST_WRITE, KILLS)
+        sweep = Sweep(rounds, points, [doomed], arm, others, Mortal("caller", caller))
         await sweep.run()
         assert sweep.kills.total() == KILLS
+        await caller.stop()
+        begun = names(tmp_path / "begun")
+        assert begun == names(tmp_path / "ended"), "each of its rounds came to its end"
+        for name in begun:
+            rounds.take_over(name)
         told = await rounds.check(dsn)
         for program in (*workers, *nodes):
             await program.stop()
@@ -80,5 +90,6 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
             kills=dict(sweep.kills),
             others_killed=dict(sweep.others_killed),
             nodes=NODES,
+            caller_rounds=len(begun),
             **told,
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clew.client import Client
+from tests.crash.caller import names
 from tests.crash.killed_server import WAYS
 from tests.crash.nodes import Breeder, Node, Program, free_port
 from tests.crash.records import record
@@ -37,7 +38,9 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
     port, database, ledger = free_port(), f"sqlite:{tmp_path / 'store.db'}", tmp_path / "ledger"
     address = f"127.0.0.1:{port}"
     worker = Program(tmp_path / "worker.log", "tests.crash.mixed", address, str(ledger))
+    caller = Program(tmp_path / "caller.log", "tests.crash.caller", address, str(tmp_path))
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(caller.end)
         breeder = await stack.enter_async_context(Breeder())
         server = Node(breeder, tmp_path / "server.log", "server", "start", "--store", database, "--port", str(port))
         stack.push_async_callback(worker.end)
@@ -47,12 +50,26 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
         stack.push_async_callback(client.close)
         rounds = Rounds([client], ledger)
         await rounds.see_through("peace")
+        await caller.start("ready")
         server.kill()
         await server.wait_killed()
-        sweep = Sweep(rounds, spread(WAYS, LAST_COMMIT, KILLS), [server], others=[Mortal("worker", worker)])
+        points, others = spread(WAYS, LAST_COMMIT, KILLS), [Mortal("worker", worker)]
+        sweep = Sweep(rounds, points, [server], others=others, caller=Mortal("caller", caller))
         await sweep.run()
         assert sweep.kills.total() == KILLS
+        await caller.stop()
+        begun = names(tmp_path / "begun")
+        assert begun == names(tmp_path / "ended"), "each of its rounds came to its end"
+        for name in begun:
+            rounds.take_over(name)
         told = await rounds.check(database)
         await worker.stop()
         await server.stop()
-        record("server_sqlite", began, kills=dict(sweep.kills), others_killed=dict(sweep.others_killed), **told)
+        record(
+            "server_sqlite",
+            began,
+            kills=dict(sweep.kills),
+            others_killed=dict(sweep.others_killed),
+            caller_rounds=len(begun),
+            **told,
+        )

@@ -28,6 +28,9 @@ from tests.simulation.wire import Wire
 
 CONVERTER = DataConverter.default.payload_converter
 
+POLLING_SHARE = 3
+"""One update in so many is waited for by polls."""
+
 RESET_TYPES = {"first": r.ResetType.FIRST_WORKFLOW_TASK, "last": r.ResetType.LAST_WORKFLOW_TASK}
 
 POLICIES = {
@@ -42,16 +45,18 @@ class Call:
 
     Attributes:
         began_at, ended_at: On the loop's clock, with a number that orders the moments of one instant.
+        polls: Of an update: waits for its acceptance, and then polls for its outcome.
         answer: What it was answered; None while it was not.
         refusal: The code of the refusal for good.
     """
 
-    def __init__(self, action: Action, request_id: str, began_at: tuple[float, int]) -> None:
+    def __init__(self, action: Action, request_id: str, began_at: tuple[float, int], *, polls: bool = False) -> None:
         self.action = action
         self.request_id = request_id
         self.began_at = began_at
         self.ended_at: tuple[float, int] | None = None
         self.tries = 0
+        self.polls = polls
         self.answer: Any = None
         self.refusal = ""
 
@@ -68,6 +73,7 @@ class SimClient:
 
     Args:
         on_answer: Told each call right when it was answered.
+        on_accepted: Told each update, and in which run, right when its acceptance was answered.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class SimClient:
         chance: random.Random,
         moment: Callable[[], tuple[float, int]],
         on_answer: Callable[[Call], None],
+        on_accepted: Callable[[Call, str], None],
     ) -> None:
         self.name = name
         self.lane = lane
@@ -89,6 +96,7 @@ class SimClient:
         self._chance = chance
         self._moment = moment
         self._on_answer = on_answer
+        self._on_accepted = on_accepted
         self._open_count = 0
 
     @property
@@ -98,7 +106,7 @@ class SimClient:
 
     def make(self, action: Action, number: int) -> None:
         """Begin a call; in the client's lane."""
-        call = Call(action, f"r{number}", self._moment())
+        call = Call(action, f"r{number}", self._moment(), polls=number % POLLING_SHARE == 0)
         self.calls.append(call)
         self._open_count += 1
         self._loop.create_task(self._see_through(call))
@@ -246,15 +254,23 @@ class SimClient:
         return await self._update(call, values["id"], "swap", values["wanted"], values["number"])
 
     async def _update(self, call: Call, workflow_id: str, name: str, *args: Any) -> Any:
-        while True:
-            response = await self.wire.update_workflow(
-                r.UpdateWorkflowRequest(
-                    namespace="default", workflow_id=workflow_id,
-                    request=UpdateRequest(update_id=call.request_id, name=name, input=stored(*args)),
-                )
-            )  # fmt: skip
-            if response.outcome is not None:
-                return response
+        """Send an update and wait for its outcome; every third waits for its acceptance first, and then polls."""
+        asked = r.UpdateWorkflowRequest(
+            namespace="default", workflow_id=workflow_id,
+            request=UpdateRequest(update_id=call.request_id, name=name, input=stored(*args)),
+            wait_stage=r.UpdateStage.ACCEPTED if call.polls else r.UpdateStage.COMPLETED,
+        )  # fmt: skip
+        response = await self.wire.update_workflow(asked)
+        while response.outcome is None:
+            if response.stage is not r.UpdateStage.ACCEPTED or not call.polls:
+                response = await self.wire.update_workflow(asked)
+                continue
+            self._on_accepted(call, response.run_id)
+            poll = r.PollUpdateRequest(
+                namespace="default", workflow_id=workflow_id, run_id=response.run_id, update_id=call.request_id
+            )
+            response = await self.wire.poll_update(poll)
+        return response
 
     # --- calls that read --------------------------------------------------------------------------------------------
 

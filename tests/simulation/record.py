@@ -192,6 +192,14 @@ class Record:
             if isinstance(event, e.WorkflowExecutionUpdateCompleted) and event.update_id == update_id
         ]
 
+    def has_accepted(self, run_id: str, update_id: str) -> bool:
+        """Whether the acceptance of an update is recorded in this run."""
+        run = self.by_run_id.get(run_id)
+        return run is not None and any(
+            isinstance(event, e.WorkflowExecutionUpdateAccepted) and event.protocol_instance_id == update_id
+            for event in run.events
+        )
+
     def what_is_ahead(self, seen: dict[str, Any]) -> str:
         """What workflow code said that it knows, and the store does not hold; empty when it holds everything."""
         run = self.by_run_id.get(seen["run_id"])

@@ -161,7 +161,7 @@ class World:
             name = f"client{number}"
             client = SimClient(
                 name, loop=self.loop, lane=lane, wire=self._wire(lane), chance=self.chance(name), moment=self.moment,
-                on_answer=self._check_answer,
+                on_answer=self._check_answer, on_accepted=self._check_accepted,
             )  # fmt: skip
             self.clients.append(client)
         for call in self.plan.calls:
@@ -241,6 +241,13 @@ class World:
             raise LawBroken(f"an error that nobody takes: {context.get('message')}") from context.get("exception")
         for text in (*self.record.broken, *self.outside.complaints):
             raise LawBroken(text)
+
+    def _check_accepted(self, call: Call, run_id: str) -> None:
+        """An acceptance that was told is durable at that moment, in the run that was told (law 3)."""
+        if not self.record.has_accepted(run_id, call.request_id):
+            self.record.broken.append(
+                f"law 3: answered, but the store does not hold the acceptance of update {call.request_id} in {run_id}"
+            )
 
     def _check_answer(self, call: Call) -> None:
         """What was acknowledged is durable at that moment (law 3)."""
