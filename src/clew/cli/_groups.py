@@ -1,4 +1,5 @@
-"""Groups of commands that load them when they are wanted, and answer a typo with what was probably meant.
+"""Groups of commands that load them when they are wanted, and answer a typo, or an option in the wrong place, with what
+was probably meant.
 
 Owns: `NounGroup`. Never: a command.
 
@@ -38,6 +39,32 @@ class NounGroup(click.Group):
             self.add_command(cast(click.Command, getattr(importlib.import_module(module), name)), cmd_name)
             self.later.pop(cmd_name, None)
         return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read what comes before the command; an option of the command itself is told where it belongs."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            path = self._path_to(ctx, given, error.option_name)
+            if path is None:
+                raise
+            raise click.UsageError(
+                f"{error.option_name} is an option of `{path}` and comes after it: "
+                f"`{path} {error.option_name} …`, not before.",
+                ctx=ctx,
+            ) from error
+
+    def _path_to(self, ctx: click.Context, args: list[str], option: str) -> str | None:
+        """The command among the arguments that has such an option."""
+        found: click.Command = self
+        path = ctx.command_path
+        for arg in args:
+            below = found.get_command(ctx, arg) if isinstance(found, click.Group) and not arg.startswith("-") else None
+            if below is not None:
+                found, path = below, f"{path} {arg}"
+        has_it = any(option in (*param.opts, *param.secondary_opts) for param in found.params)
+        return path if found is not self and has_it else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

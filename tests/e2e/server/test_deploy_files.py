@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,3 +178,26 @@ def test_a_container_refuses_to_serve_everybody_unless_it_is_told_to(tmp_path: P
     with Process(tmp_path, *clew_command([*json.loads(entry), *json.loads(command)]), **settings) as node:
         assert node.child.wait(DEADLINE_SECONDS) == 2
         assert "allow-public-without-auth" in node.said
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
+    """With the program in the place of the one that is not installed here."""
+    text = (ROOT / "deploy/clew.service").read_text("utf-8")
+    (command,) = re.findall(r"^ExecStart=(\S+)", text, re.MULTILINE)
+    unit = tmp_path / "clew.service"
+    unit.write_text(text.replace(command, sys.executable), "utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
+def test_prometheus_takes_the_rules_and_the_settings() -> None:
+    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+        checked = subprocess.run(
+            ["promtool", "check", kind, str(ROOT / "deploy/prometheus" / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
