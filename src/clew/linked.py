@@ -31,6 +31,9 @@ T = TypeVar("T")
 CONNECT_SECONDS_MAX: Final = 5.0
 PATIENCE_SECONDS: Final = 10.0
 
+TURNS_A_ROUND: Final = 48
+"""After so many turns of workflow code their answers go to the node, which works on them while the next are run."""
+
 _END_SECONDS_MAX: Final = 5.0
 
 Token = Callable[[], Awaitable[str]]
@@ -92,6 +95,7 @@ async def connect_over(
         identity=identity, patience_seconds=patience_seconds, connect_seconds=connect_seconds, address=address
     )
     thread = ServiceThread(f"clew-link:{name}"[:60])
+    thread.loop.turns_a_round = TURNS_A_ROUND
 
     async def start(_: None) -> LinkClient:
         client = LinkClient(dial, token=token, chance=random.Random().random, options=options)

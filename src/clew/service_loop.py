@@ -217,6 +217,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """When the borrower should come to an end."""
         self._home: tuple[int, threading.Thread, int] | None = None
         """The loop's own thread and where it sleeps, while it is borrowed."""
+        self.turns_a_round = _TURNS_A_ROUND
         self._turns: deque[tuple[TurnOwner, LentTurn]] = deque()
         self._seat: list[tuple[TurnOwner, LentTurn]] = []
         """The turn that is being run, if one is; taken out by its thread or by the watch."""
@@ -314,7 +315,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
     def _run_turns(self) -> None:
         turns, seat, is_borrowed = self._turns, self._seat, self._borrower is not None
         hooks = sys.get_asyncgen_hooks()
-        for _ in range(min(len(turns), _TURNS_A_ROUND)):
+        for _ in range(min(len(turns), self.turns_a_round)):
             if is_borrowed and (not turns[0][0].is_borrowable or monotonic() >= self._borrowed_until):
                 break
             owner, turn = turns.popleft()

@@ -158,11 +158,12 @@ class Lane:
     def send(self, message: Any) -> int:
         """Queue one message; gives `queued_bytes`."""
         data = encode(message)
-        if len(data) > PART_BYTES:
+        size = len(data)
+        if size > PART_BYTES:
             self._queue_parts(data)
         else:
             self._waiting.append(data)
-            self._waiting_bytes += len(data)
+            self._waiting_bytes += size
         if not self._is_flush_due:
             self.flush_soon()
         return self._waiting_bytes + self._kept_bytes
@@ -205,13 +206,19 @@ class Lane:
 
     def _next_frame(self) -> bytes:
         waiting = self._waiting
-        size = len(waiting[0])
-        messages = [waiting.popleft()]
         room = self._options.frame_bytes_max // 2
-        while waiting and len(messages) < MESSAGES_PER_FRAME and size + len(waiting[0]) <= room:
-            size += len(waiting[0])
-            messages.append(waiting.popleft())
-        self._waiting_bytes -= size
+        if self._waiting_bytes <= room and len(waiting) <= MESSAGES_PER_FRAME:
+            # As a rule: all of it.
+            messages = list(waiting)
+            waiting.clear()
+            self._waiting_bytes = 0
+        else:
+            size = len(waiting[0])
+            messages = [waiting.popleft()]
+            while waiting and len(messages) < MESSAGES_PER_FRAME and size + len(waiting[0]) <= room:
+                size += len(waiting[0])
+                messages.append(waiting.popleft())
+            self._waiting_bytes -= size
         frame = encode_data(self._sent_number + 1, self._ack(), messages)
         self._sent_number += len(messages)
         if not self._kept:

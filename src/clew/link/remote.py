@@ -298,11 +298,10 @@ class RemoteService(RemoteCalls):
 
     def received(self, message: Any) -> None:
         """Take one message from the node."""
+        if type(message) is f.Answer:
+            self._answered(message)
+            return
         match message:
-            case f.Answer():
-                self._answered(message)
-            case f.Refusal():
-                self._refused(message)
             case (
                 f.OfferWorkflowTask()
                 | f.OfferActivityTask()
@@ -314,6 +313,8 @@ class RemoteService(RemoteCalls):
                 # One that has just been detached is still offered what was on its way.
                 if worker is not None:
                     worker.received(message)
+            case f.Refusal():
+                self._refused(message)
             case f.GoAway():
                 self._on_go_away(message.reason)
             case _:

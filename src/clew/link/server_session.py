@@ -12,23 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
 from clew.link import frames as f
 from clew.link.admission import Admission
-from clew.link.calls import METHODS, Method, decode_token, decode_worker_hello, encode_body
+from clew.link.calls import METHODS, Method, decode_worker_hello, encode_body
 from clew.link.codes import CutCode, LinkViolation
 from clew.link.early import EarlyNumbers, first_number, worthless
 from clew.link.lane import Lane
+from clew.link.server_worker import EarlyServerSink, ServerWorker
 from clew.link.spans import EndSpan
-from clew.model.inputs import ActivityCancelReason, TaskToken
+from clew.model.inputs import TaskToken
 from clew.model.rejection import Rejection, RejectionCode
-from clew.service.contract import WorkerSession
 from clew.service.errors import RPCError
 from clew.service.reply import Reply
-from clew.service.requests import ActivityTask, WorkflowTask
 
 if TYPE_CHECKING:
     from clew.link.server import Connection, LinkServer
@@ -82,16 +81,17 @@ class ServerSession:
         self._service = admission.service
         self._on_end = admission.on_end
         self._tracer = server.tracer
-        self._options = server.options
+        self.options = server.options
+        self._much_bytes = min(server.options.window_bytes, server.options.queue_bytes_max)
         self._loop = asyncio.get_running_loop()
         self.lane = Lane(
-            self._loop, f.FROM_CLIENT, self._options, self._options.message_bytes_max, self._received, now_ns=now_ns
+            self._loop, f.FROM_CLIENT, self.options, self.options.message_bytes_max, self._received, now_ns=now_ns
         )
         self._bound: dict[str, tuple[Method, Callable[[Any], Awaitable[Any]]]] = {}
         """The methods that were called, with what serves them."""
         self._calls: dict[int, _Call] = {}
         self._reports_count = 0
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, ServerWorker] = {}
         self.early = EarlyNumbers(first_number(token))
         self._unbound_at = self._loop.time()
         self._is_released = False
@@ -120,7 +120,7 @@ class ServerSession:
         self.connection = None
         self._unbound_at = self._loop.time()
         self.lane.unbind()
-        if self._options.release_seconds <= 0:
+        if self.options.release_seconds <= 0:
             self.release()
 
     def is_given_up(self, now: float) -> bool:
@@ -128,9 +128,9 @@ class ServerSession:
         if self.connection is not None:
             return False
         away = now - self._unbound_at
-        if away >= self._options.release_seconds:
+        if away >= self.options.release_seconds:
             self.release()
-        return away >= self._options.resume_seconds
+        return away >= self.options.resume_seconds
 
     def end(self, *, is_node_stopping: bool = False) -> None:
         """Let go of everything: what its workers held is given to others.
@@ -161,11 +161,11 @@ class ServerSession:
     def check_pace(self, now: float) -> None:
         """Cut a client that does not take what is sent."""
         lane = self.lane
-        if lane.queued_bytes and now - lane.progress_at > self._options.slow_seconds:
+        if lane.queued_bytes and now - lane.progress_at > self.options.slow_seconds:
             assert self.connection is not None, "only connected sessions are looked at"
             self.connection.cut(
                 CutCode.SLOW_READER,
-                f"{lane.queued_bytes} bytes wait, and nothing was taken for {self._options.slow_seconds:g} s",
+                f"{lane.queued_bytes} bytes wait, and nothing was taken for {self.options.slow_seconds:g} s",
             )
 
     def release(self) -> None:
@@ -190,9 +190,10 @@ class ServerSession:
             self._go_on()
 
     def _received(self, message: Any) -> None:
+        if type(message) is f.Call:
+            self._call(message)
+            return
         match message:
-            case f.Call():
-                self._call(message)
             case f.Grant():
                 self._worker(message.worker).grant(message.workflow_tasks, message.activity_tasks)
             case f.Forget():
@@ -209,7 +210,7 @@ class ServerSession:
             case _:
                 raise LinkViolation(CutCode.MALFORMED, f"a client may not send {type(message).__name__}")
 
-    def _worker(self, number: int) -> _Worker:
+    def _worker(self, number: int) -> ServerWorker:
         worker = self._workers.get(number)
         if worker is None:
             raise LinkViolation(CutCode.MALFORMED, f"worker {number} is not attached to this session")
@@ -228,7 +229,7 @@ class ServerSession:
         method, serve = bound
         if method.is_report:
             self._reports_count += 1
-        if len(self._calls) >= self._options.calls_max:
+        if len(self._calls) >= self.options.calls_max:
             self._check_calls_count()
         self._calls[call_id] = call = _Call(self, call_id, method)
         if self._tracer is not None and (message.trace or not method.is_report):
@@ -259,7 +260,7 @@ class ServerSession:
     def _wait_for(self, call: _Call, answer: Awaitable[Any], timeout_ms: int) -> None:
         if isinstance(answer, Reply):
             # Those of the engine are answered in their own time, which is bounded; they need no deadline here.
-            reply = cast("Reply[Any]", answer)
+            reply: Reply[Any] = answer
             call.answer = reply
             reply.listen(call)
             return
@@ -268,7 +269,7 @@ class ServerSession:
             self.answered(call, future)
             return
         call.answer = future
-        seconds = self._options.call_seconds
+        seconds = self.options.call_seconds
         if timeout_ms > 0:
             seconds = min(seconds, timeout_ms / 1_000)
         call.deadline = self._loop.call_later(seconds, self._too_late, call.call_id, seconds)
@@ -288,7 +289,7 @@ class ServerSession:
             self._refuse(call.call_id, _rejection(error, call.method.name))
         else:
             value = answer.result()
-            self._send(f.Answer(call.call_id, _NOTHING if value is None else encode_body(value)))
+            self.send(f.Answer(call.call_id, _NOTHING if value is None else encode_body(value)))
 
     def _too_late(self, call_id: int, seconds: float) -> None:
         call = self._pop(call_id, TimeoutError())
@@ -325,12 +326,12 @@ class ServerSession:
 
     def _check_calls_count(self) -> None:
         """To be asked when that many are under way, or more."""
-        limit = self._options.calls_max
+        limit = self.options.calls_max
         if self._reports_count > 2 * limit or len(self._calls) - self._reports_count >= limit:
             raise LinkViolation(CutCode.FLOODED, f"more than {limit} calls at a time")
 
     def _refuse(self, call_id: int, rejection: Rejection) -> None:
-        self._send(f.Refusal(call_id, encode_body(rejection)))
+        self.send(f.Refusal(call_id, encode_body(rejection)))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -339,18 +340,18 @@ class ServerSession:
             raise _in_use(message.call_id)
         if message.worker in self._workers:
             raise LinkViolation(CutCode.MALFORMED, f"worker {message.worker} is attached already")
-        if len(self._workers) >= self._options.attachments_max:
-            raise LinkViolation(CutCode.FLOODED, f"more than {self._options.attachments_max} workers on one link")
+        if len(self._workers) >= self.options.attachments_max:
+            raise LinkViolation(CutCode.FLOODED, f"more than {self.options.attachments_max} workers on one link")
         self._check_calls_count()
-        worker = self._workers[message.worker] = _Worker(self, message.worker)
+        worker = self._workers[message.worker] = ServerWorker(self, message.worker)
         call = self._calls[message.call_id] = _Call(self, message.call_id, _ATTACH)
         self._wait_for(call, worker.attach(message.body), 0)
 
-    async def attach_worker(self, body: bytes, worker: _Worker) -> str:
+    async def attach_worker(self, body: bytes, worker: ServerWorker) -> str:
         """Attach a worker to the service, and give the id of its session there."""
         try:
             hello = msgspec.structs.replace(decode_worker_hello(body), is_remote=True)
-            sink = _EarlySink(worker) if hello.takes_early_tasks else worker
+            sink = EarlyServerSink(worker) if hello.takes_early_tasks else worker
             session = await self._service.attach_worker(hello, sink)
         except BaseException:
             self._workers.pop(worker.number, None)
@@ -364,18 +365,20 @@ class ServerSession:
 
     # --- what goes --------------------------------------------------------------------------------------------------
 
-    def send_offer(self, message: Any) -> None:
-        """Send something that the engine has for a worker."""
-        self._send(message)
-
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Send something that the engine has for a worker, or an answer."""
         if self.is_ended:
             return
         queued = self.lane.send(message)
-        if queued > self._options.window_bytes and not self._is_holding:
+        if queued > self._much_bytes:
+            self._note_much(queued)
+
+    def _note_much(self, queued: int) -> None:
+        """Much waits for the client: take nothing more from it, or cut it."""
+        if queued > self.options.window_bytes and not self._is_holding:
             self._is_holding = True
             self.lane.hold()
-        if queued > self._options.queue_bytes_max:
+        if queued > self.options.queue_bytes_max:
             self._loop.call_soon(self._cut_slow, queued)
 
     def _cut_slow(self, queued: int) -> None:
@@ -385,127 +388,9 @@ class ServerSession:
             self._server.end_session(self)
 
     def _go_on(self) -> None:
-        if self.lane.queued_bytes <= self._options.window_bytes // 2:
+        if self.lane.queued_bytes <= self.options.window_bytes // 2:
             self._is_holding = False
             self.lane.release()
-
-
-@final
-class _Worker:
-    """One attached worker: the engine's sink, and the holder of its session there."""
-
-    __slots__ = ("_open_activity", "_open_workflow", "_owner", "number", "session")
-
-    def __init__(self, owner: ServerSession, number: int) -> None:
-        self._owner = owner
-        self.number = number
-        self.session: WorkerSession | None = None
-        self._open_workflow = 0
-        self._open_activity = 0
-
-    async def attach(self, body: bytes) -> str:
-        """Attach to the service."""
-        return await self._owner.attach_worker(body, self)
-
-    def grant(self, workflow_tasks: int, activity_tasks: int) -> None:
-        """Pass credits on.
-
-        Raises:
-            LinkViolation: More than a worker may have, or it is not attached yet.
-        """
-        if self.session is None:
-            raise LinkViolation(CutCode.MALFORMED, f"credits for worker {self.number} before it was attached")
-        limit = self._owner._options.credits_max
-        self._open_workflow += workflow_tasks
-        self._open_activity += activity_tasks
-        if min(workflow_tasks, activity_tasks) < 0 or max(self._open_workflow, self._open_activity) > limit:
-            raise LinkViolation(CutCode.FLOODED, f"credits of a worker have to be between 0 and {limit}")
-        self.session.grant(workflow_tasks=workflow_tasks, activity_tasks=activity_tasks)
-
-    def stop_polling(self) -> None:
-        """Take back all credits."""
-        if self.session is not None:
-            self._open_workflow = self._open_activity = 0
-            self.session.stop_polling()
-
-    def note_unanswered(self, token: bytes) -> None:
-        """Pass on that an early task will not be answered soon.
-
-        Raises:
-            LinkViolation: That is no token.
-        """
-        try:
-            early = decode_token(token)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise LinkViolation(CutCode.MALFORMED, f"a token that cannot be read ({error})") from error
-        if self.session is not None:
-            self.session.note_unanswered(early)
-
-    def suspend(self) -> None:
-        """The worker cannot be reached."""
-        if self.session is not None:
-            self.session.suspend()
-
-    def resume(self) -> None:
-        """It can be reached again."""
-        if self.session is not None:
-            self.session.resume()
-
-    def end(self) -> None:
-        """It is gone."""
-        if self.session is not None:
-            self.session.detach()
-
-    # --- TaskSink ---------------------------------------------------------------------------------------------------
-
-    def offer_workflow_task(self, task: WorkflowTask) -> None:
-        """Hand over one workflow task."""
-        self._open_workflow -= 1
-        self._owner.send_offer(f.OfferWorkflowTask(self.number, encode_body(task)))
-
-    def offer_activity_task(self, task: ActivityTask) -> None:
-        """Hand over one attempt of an activity."""
-        self._open_activity -= 1
-        self._owner.send_offer(f.OfferActivityTask(self.number, encode_body(task)))
-
-    def cancel_activity(self, token: TaskToken, reason: ActivityCancelReason) -> None:
-        """Tell a running attempt to stop."""
-        self._owner.send_offer(f.CancelActivity(self.number, encode_body(token), reason.value))
-
-    def evict_workflow(self, namespace: str, run_id: str) -> None:
-        """The run need not be kept cached."""
-        self._owner.send_offer(f.EvictWorkflow(self.number, namespace, run_id))
-
-
-@final
-class _EarlySink:
-    """The same for a worker that takes workflow tasks early."""
-
-    def __init__(self, worker: _Worker) -> None:
-        self._worker = worker
-        self._owner = worker._owner
-        self._numbers = self._owner.early
-        self.offer_workflow_task = worker.offer_workflow_task
-        self.offer_activity_task = worker.offer_activity_task
-        self.cancel_activity = worker.cancel_activity
-
-    def offer_early_workflow_task(self, task: WorkflowTask) -> bool:
-        """Send a task ahead of its cause; whether the worker can begin at once, it says itself."""
-        if not self._owner.lane.is_bound or self._numbers.is_full:
-            return False
-        self._worker.offer_workflow_task(self._numbers.number(task))
-        return True
-
-    def confirm_workflow_task(self, task: WorkflowTask) -> None:
-        """Its cause is durable."""
-        number = self._numbers.durable(task.token.run_id)
-        if number:
-            self._owner.send_offer(f.ConfirmWorkflowTask(self._worker.number, number))
-
-    def evict_workflow(self, namespace: str, run_id: str) -> None:
-        """The run need not be kept; what was given out early of it is void."""
-        self._numbers.lost(run_id)
-        self._worker.evict_workflow(namespace, run_id)
 
 
 _ATTACH: Final = Method("attach_worker")
