@@ -196,7 +196,8 @@ class WorkflowMachine(FollowingMachine):
         runtime = self._runtime
         for timer in timers:
             timer.pending = None
-        for part in (runtime.used_handlers, runtime.out, runtime.local, self._ledger, runtime):
+        self._ledger.let_go()
+        for part in (runtime.used_handlers, runtime.out, runtime):
             if part is not None:
                 vars(part).clear()
 

@@ -95,6 +95,10 @@ class Ledger:
             return True
         return False
 
+    def let_go(self) -> None:
+        """Forget the machine: the run has left the cache."""
+        self._where = str
+
     def begin(self) -> None:
         """Begin the next activation."""
         self.activation += 1

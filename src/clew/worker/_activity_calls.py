@@ -126,6 +126,7 @@ class ActivityCalls:
         if lender is not None and threads is not None:
             submit = functools.partial(threads.submit, self._run_quick_in_thread)
             self._quick = QuickCalls(lender, self._run_in_thread, submit)
+        self._has_plain_tasks = type(loop).create_task is asyncio.BaseEventLoop.create_task
         self._base_context = contextvars.copy_context()
         self._shutdown_event = LazyEvent()
         self._async_shutdown_event = asyncio.Event()
@@ -173,7 +174,12 @@ class ActivityCalls:
     def _start_task(self, attempt: Attempt) -> None:
         context = self._base_context.copy()
         perform = self._perform_long if self._needs_task or not attempt.definition.is_async else self._perform_async
-        attempt.async_task = self._loop.create_task(perform(attempt), context=context)
+        loop, work = self._loop, perform(attempt)
+        if self._has_plain_tasks and loop.get_task_factory() is None:
+            # What the loop would do, in half the time.
+            attempt.async_task = asyncio.Task(work, loop=loop, context=context)
+        else:
+            attempt.async_task = loop.create_task(work, context=context)
 
     def _cancel_task(self, attempt: Attempt) -> None:
         # The flag first: whoever makes the event later looks at it.

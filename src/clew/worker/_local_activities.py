@@ -253,6 +253,8 @@ class LocalActivities:
         """An attempt has ended."""
         if local.is_over or local.attempt is not attempt:
             return
+        # The two refer to each other, and so do what they hold: only the cycle collector could free them.
+        local.attempt = None
         report = attempt.report
         if isinstance(report, CompleteActivityRequest):
             outcome = LocalActivityOutcome(
