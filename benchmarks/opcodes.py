@@ -98,7 +98,8 @@ def count_rows() -> tuple[Counts, int]:
 def count_replay(shape: str) -> tuple[Counts, int]:
     """A history of so many finished steps, replayed on a new machine."""
     make, workflow_class, _ = SHAPES[shape]
-    replay(make(WARM_UP), workflow_class)
+    for _ in range(2):  # What the first one imports, the guard looks through at the second.
+        replay(make(WARM_UP), workflow_class)
     history = make(REPLAYED_STEPS)
     with OpcodeCounter() as counter:
         replay(history, workflow_class)
