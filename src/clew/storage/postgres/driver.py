@@ -62,7 +62,7 @@ def import_driver() -> Any:
 def connection_class() -> Any:
     """The class of connections."""
     base: Any = import_driver().Connection
-    ask: Any = base._introspect_types
+    ask: Any = getattr(base, "_introspect_types", None)
 
     class KnowingConnection(base):  # type: ignore[misc]
         """A connection that knows the array types of the store's statements."""
