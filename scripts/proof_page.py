@@ -83,7 +83,8 @@ def _simulation_lines() -> list[str]:
         "",
         f"{total['seeds']:,} seeds of the [simulation](../explanation/simulation.md), each a world of its own "
         "under faults of its own, with all checks that there were at its commit: `make sim-soak`. Those of order, "
-        "attempts, timeouts, retries, cron and close policies came with 3e8ab70.",
+        "attempts, timeouts, retries, cron and close policies came with 3e8ab70, those of leases that lie, parked "
+        "runs and lateness with 4a13218.",
         "",
         *_table(
             ("code", "seeds", "runs", "commits", "nodes that lived", "simulated hours", "steps", "laws broken"),
