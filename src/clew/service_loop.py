@@ -211,6 +211,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Held by the thread that runs rounds."""
         self._borrower: asyncio.AbstractEventLoop | None = None
         """The loop whose thread has borrowed this one."""
+        self._for_borrower: list[Callable[[], object]] = []
+        """What its thread is to run on its own loop, once it has given this one back."""
         self._borrowers_ready: Sized = ()
         """What that loop has ready, as far as it tells."""
         self._borrowed_until = 0.0
@@ -264,7 +266,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         for loop, callbacks in outward.items():
             try:
                 if loop is borrower:
-                    loop.call_soon(_run_each, callbacks)
+                    self._for_borrower.extend(callbacks)
                 else:
                     loop.call_soon_threadsafe(_run_each, callbacks)
             except RuntimeError:
@@ -306,7 +308,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Whether nobody would notice if whatever runs now took a moment; asked by it, on the loop."""
         if self._ready or self._turns or self._last or self._outward or self._stopping:
             return False
-        return not self._borrowers_ready
+        return not (self._borrowers_ready or self._for_borrower)
 
     def _run_last(self) -> None:
         callbacks, self._last = self._last, []
@@ -494,6 +496,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             self._rounds.release()
             return None
         home = self._home = (self._thread_id, self._seat_thread, state)
+        outward = self._for_borrower = []
         self._borrower, self._borrowers_ready = borrower, getattr(borrower, "_ready", ())
         self._sleep_state = _AWAKE
         self._thread_id, self._seat_thread = threading.get_ident(), threading.current_thread()
@@ -518,6 +521,8 @@ class ServiceLoop(asyncio.SelectorEventLoop):
             sys.set_asyncgen_hooks(*hooks)
             if is_here:
                 is_more = self._take_home(home)
+        if outward:
+            _run_each(outward)
         return is_more
 
     def promise(self, first: Callable[[], object]) -> None:
@@ -539,7 +544,7 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         """Leave the loop to its own thread again, on that of the borrower; gives whether that could do more."""
         self._thread_id, self._seat_thread, self._sleep_state = home
         self._home = self._borrower = None
-        self._borrowers_ready = ()
+        self._borrowers_ready, self._for_borrower = (), []
         # Whoever borrowed it may be late, and must find its own seat empty.
         self._seat = []
         timers, poller = self._timers, self._poller

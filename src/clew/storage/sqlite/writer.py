@@ -36,6 +36,7 @@ _IDLE_SECONDS: Final = 1.0
 _IDLE_SECONDS_MAX: Final = 60.0
 """The longest pause between two tries, while a reader keeps the log from being tidied."""
 
+_FIRST_PIECE_COMMITS: Final = 8
 _PIECE_COMMITS: Final = 24
 """After so many transactions a piece of the room of the log is laid out, and after as many more the next; a program
 that makes few need not wait for it."""
@@ -96,7 +97,7 @@ class WriterThread(StoreThread):
         self._commit_count = 0
         """All others."""
         self._is_laid_out = path == MEMORY
-        self._look_at = _PIECE_COMMITS
+        self._look_at = _FIRST_PIECE_COMMITS
         self._is_log_tidy = True
 
     @property
