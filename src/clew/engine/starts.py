@@ -253,6 +253,9 @@ class Starter:
         except Exception as error:
             _refuse(future, error)
             raise
+        if not existing.state.is_open:
+            # Another start may have replaced it while this one looked; one that followed on it now would lose for sure.
+            existing = self._cache.get_open(request.namespace, request.workflow_id) or existing
         try:
             self._decide_on(existing, request, extras, future, races)
         except Exception as error:

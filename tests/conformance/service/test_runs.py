@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
+from clew.engine.starts import RACES_MAX
 from clew.model.commands import (
     CompleteWorkflowExecution,
     ScheduleActivityTask,
@@ -236,6 +238,19 @@ async def test_id_policies(shop: Shop) -> None:
     with pytest.raises(RPCError) as caught:
         await shop.start(id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE)
     assert caught.value.code is RejectionCode.WORKFLOW_ALREADY_STARTED
+
+
+async def test_starts_that_replace_each_other_all_win(shop: Shop) -> None:
+    first = await shop.start()
+    replace = WorkflowIDConflictPolicy.TERMINATE_EXISTING
+    crowd = 3 * RACES_MAX  # Were there one winner a round, some would give up as busy.
+    started = await asyncio.gather(*(shop.start(id_conflict_policy=replace) for _ in range(crowd)))
+    run_ids = {first.run_id, *(response.run_id for response in started)}
+    assert len(run_ids) == crowd + 1
+    page = await soon(shop.service.list_workflows(r.ListWorkflowsRequest(namespace="default", page_size=100)))
+    assert {run.run_id for run in page.executions} == run_ids
+    statuses = Counter(run.status for run in page.executions)
+    assert statuses == {WorkflowExecutionStatus.RUNNING: 1, WorkflowExecutionStatus.TERMINATED: crowd}
 
 
 async def test_reading_waits_for_the_close(shop: Shop) -> None:
