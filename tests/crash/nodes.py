@@ -65,6 +65,15 @@ class Program:
         """What it has said since its last start."""
         return _read(self.log, self._said_from)
 
+    def check_up(self) -> None:
+        """Notice one that is gone.
+
+        Raises:
+            AssertionError: It ended by itself; the message has what it said.
+        """
+        assert self._process is not None, "it was started"
+        assert self._process.returncode is None, f"it ended: {self.said()[-3000:]}"
+
     def kill(self) -> None:
         """SIGKILL, if it runs."""
         if self._process is not None and self._process.returncode is None:
@@ -76,8 +85,8 @@ class Program:
         Raises:
             AssertionError: It does not.
         """
-        assert self._process is not None, "it was started"
-        assert self._process.returncode is None, f"it ended: {self.said()[-3000:]}"
+        self.check_up()
+        assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS_MAX):
             code = await self._process.wait()

@@ -71,17 +71,19 @@ class Rounds:
             async with asyncio.timeout(SECONDS_MAX):
                 await asyncio.gather(self._see_mixed(client, f"mixed-{name}"), self._see_held(client, f"held-{name}"))
         except TimeoutError:
-            raise AssertionError(f"round {name} took more than {SECONDS_MAX:g} s: {await self._open(name)}") from None
+            raise AssertionError(
+                f"round {name} took more than {SECONDS_MAX:g} s: {await self.open_runs(name)}"
+            ) from None
 
-    async def _open(self, name: str) -> str:
-        """What the open runs of a round wait for."""
+    async def open_runs(self, name: str = "") -> str:
+        """What the open runs of a round wait for, or those of all rounds."""
         found: list[str] = []
         client = self.clients[-1]
         async for run in client.list_workflows("ExecutionStatus = 'Running'"):
-            if run.id.split("-")[1] == name:
+            if name in ("", run.id.split("-")[1]):
                 described = await client.get_workflow_handle(run.id).describe()
                 found.append(f"{run.id} waits for {', '.join(described.waiting_for)}")
-        return "; ".join(found) or "no run of it is open"
+        return "; ".join(found) or "no run is open"
 
     async def _see_mixed(self, client: Client, workflow_id: str) -> None:
         handle = await self._start(client, Mixed.run, workflow_id)

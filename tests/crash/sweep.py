@@ -17,8 +17,10 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from tests.crash.caller import names
 from tests.crash.nodes import Node, Program
 from tests.crash.rounds import SECONDS_MAX, Rounds
 
@@ -109,6 +111,26 @@ class Sweep:
             await self._calling
         await asyncio.gather(*self._under_way)
 
+    async def stop_caller(self, folder: Path) -> int:
+        """Have the client process end when its round does, and take over what it went through; answers how much.
+
+        Raises:
+            AssertionError: A round of it did not come to its end; the message says what is open, or what it met.
+        """
+        if self._caller is None:
+            return 0
+        try:
+            await self._caller.program.stop()
+        except TimeoutError:
+            found = await self.rounds.open_runs()
+            raise AssertionError(f"the caller's round did not end within {SECONDS_MAX:g} s: {found}") from None
+        begun = names(folder / "begun")
+        assert begun, "it was there the whole time"
+        assert begun == names(folder / "ended"), "each of its rounds came to its end"
+        for name in begun:
+            self.rounds.take_over(name)
+        return len(begun)
+
     async def _keep(self, node: Node) -> None:
         while self._left:
             point = self._left.pop()
@@ -134,9 +156,13 @@ class Sweep:
         """Kill the client process; it comes back, and repeats its calls, while nodes go on dying.
 
         One that has not come back yet is left alone: it may wait for the very node that is dead now.
+
+        Raises:
+            AssertionError: It had ended by itself, on an answer that no caller should get.
         """
         if self._calling is not None and not self._calling.done():
             return
+        caller.program.check_up()
         self.others_killed[caller.what] += 1
         caller.program.kill()
         self._calling = asyncio.ensure_future(caller.program.start_again())

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from clew.client import Client
-from tests.crash.caller import names
 from tests.crash.killed_server import WAYS
 from tests.crash.nodes import Breeder, Node, Program, free_port
 from tests.crash.records import record
@@ -60,12 +59,7 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
         sweep = Sweep(rounds, points, [server], others=others, caller=Mortal("caller", caller) if HAS_CALLER else None)
         await sweep.run()
         assert sweep.kills.total() == KILLS
-        if HAS_CALLER:
-            await caller.stop()
-        begun = names(tmp_path / "begun")
-        assert begun == names(tmp_path / "ended"), "each of its rounds came to its end"
-        for name in begun:
-            rounds.take_over(name)
+        caller_rounds = await sweep.stop_caller(tmp_path)
         told = await rounds.check(database)
         await worker.stop()
         await server.stop()
@@ -74,6 +68,6 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
             began,
             kills=dict(sweep.kills),
             others_killed=dict(sweep.others_killed),
-            caller_rounds=len(begun),
+            caller_rounds=caller_rounds,
             **told,
         )
