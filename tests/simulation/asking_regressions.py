@@ -6,11 +6,13 @@ Owns: the tests of them that ``regressions`` names. Never: anything that needs a
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from datetime import timedelta
 
 from clew.model import commands as c
 from clew.model.policies import QueryRejectCondition
 from clew.service import requests as r
+from clew.testing.faults import Hold
 from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
 from tests.conformance.service.test_update_with_start import answer as answer_update
 from tests.conformance.service.test_update_with_start import call as update_call
@@ -79,8 +81,18 @@ async def a_question_is_refused_for_a_close_that_is_not_durable_yet(shop: Faulty
     assert not is_told
 
 
-async def a_poll_asks_for_an_acceptance_that_is_not_durable_yet(shop: FaultyShop) -> None:
-    """It is told when that is durable, not when it is decided."""
+@dataclasses.dataclass(kw_only=True)
+class _Accepting:
+    """An update that was accepted, but for the commit."""
+
+    run: r.StartWorkflowResponse
+    update_id: str
+    calling: asyncio.Future[r.UpdateResponse]
+    answering: asyncio.Future[None]
+    held: Hold
+
+
+async def _accept(shop: FaultyShop) -> _Accepting:
     worker = await shop.worker()
     run = await shop.start()
     await worker.complete(await worker.workflow_task())
@@ -95,15 +107,40 @@ async def a_poll_asks_for_an_acceptance_that_is_not_durable_yet(shop: FaultyShop
     held = shop.faults.hold("commit_if_current", times=1)
     answering = asyncio.ensure_future(worker.complete(task, acceptances=(acceptance,)))
     await until(lambda: held.held_count == 1)
+    return _Accepting(run=run, update_id=of.update_id, calling=calling, answering=answering, held=held)
+
+
+async def a_caller_looks_again_while_an_acceptance_is_on_its_way(shop: FaultyShop) -> None:
+    """It looked at the run in memory, and told what was not durable yet and might be lost."""
+    accepting = await _accept(shop)
+    entry = await soon(shop.engine._locator.find("default", "w1", accepting.run.run_id))
+    shop.engine._updates.look_again(entry)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    is_told = accepting.calling.done()
+    accepting.held.release()
+    await soon(accepting.answering)
+    assert (await soon(accepting.calling)).stage is r.UpdateStage.ACCEPTED
+    assert not is_told
+
+
+async def a_poll_asks_for_an_acceptance_that_is_not_durable_yet(shop: FaultyShop) -> None:
+    """It is told when that is durable, not when it is decided."""
+    accepting = await _accept(shop)
+    stage, calling = r.UpdateStage.ACCEPTED, accepting.calling
     poll = r.PollUpdateRequest(
-        namespace="default", workflow_id="w1", run_id=run.run_id, update_id=of.update_id, wait_stage=stage
+        namespace="default",
+        workflow_id="w1",
+        run_id=accepting.run.run_id,
+        update_id=accepting.update_id,
+        wait_stage=stage,
     )
     polling = asyncio.ensure_future(shop.service.poll_update(poll))
     for _ in range(50):
         await asyncio.sleep(0)
     is_told = polling.done() or calling.done()
-    held.release()
-    await soon(answering)
+    accepting.held.release()
+    await soon(accepting.answering)
     assert (await soon(polling)).stage is (await soon(calling)).stage is stage
     assert not is_told
 

@@ -453,6 +453,13 @@ FAULTS: tuple[Fault, ...] = (
         "pass",
     ),
     Fault(
+        "once-woken-before-durable",
+        "who waits for an acceptance, and looks again, is told of one that is decided and not durable",
+        "clew.engine.updates:UpdateDesk._accepted",
+        "entry, _ = await self._durably(entry, admission, lambda known: known.accepted_event_id)",
+        "pass",
+    ),
+    Fault(
         "once-abandoned-though-done",
         "an update that its run completed while it closed is told as abandoned",
         "clew.engine.updates:UpdateDesk._after_close",

@@ -34,6 +34,7 @@ from clew.testing import ManualClock
 from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
 from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
 from tests.simulation.asking_regressions import (
+    a_caller_looks_again_while_an_acceptance_is_on_its_way,
     a_poll_asks_for_an_acceptance_that_is_not_durable_yet,
     a_question_is_asked_twice,
     a_question_is_asked_while_an_answer_is_on_its_way,
@@ -514,6 +515,7 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "signals-after-the-end": a_signal_comes_with_what_ends_the_run,
     "stale-read": _shop(a_question_is_asked_twice),
     "poll-told-before-durable": _shop(a_poll_asks_for_an_acceptance_that_is_not_durable_yet),
+    "once-woken-before-durable": _shop(a_caller_looks_again_while_an_acceptance_is_on_its_way),
     "once-asked-before-durable": _shop(a_question_is_asked_while_an_answer_is_on_its_way),
     "question-refused-before-durable": _shop(a_question_is_refused_for_a_close_that_is_not_durable_yet),
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),

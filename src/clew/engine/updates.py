@@ -158,7 +158,8 @@ class UpdateDesk:
             raise
         waiter = asker.waiter
         assert waiter is not None, "it asks at each run that is found"
-        admission = known_update(entry, update_id)
+        # What was in memory of a run that another node has changed need not have become durable: the word counts.
+        admission = None if entry.is_discarded else known_update(entry, update_id)
         if admission is None and not waiter.done() and asker.was_known:
             self._expect_word(entry, update_id, waiter)
         elif admission is None and not waiter.done():
@@ -288,7 +289,7 @@ class UpdateDesk:
                 if admission.accepted_event_id and not entry.state.is_open:
                     return await self._after_close(entry, update_id)
                 if admission.accepted_event_id and stage is not UpdateStage.COMPLETED:
-                    return self._response(entry, update_id, UpdateStage.ACCEPTED)
+                    return await self._accepted(entry, admission)
                 if not waiter.done():  # It usually is: an update that is admitted and answered in one commit.
                     await asyncio.wait([waiter], timeout=max(deadline - self._loop.time(), 0))
                 if not waiter.done():
@@ -313,7 +314,8 @@ class UpdateDesk:
         """The answer when the time for one is over: how far the update has come."""
         if not self._peers.is_alone and known_update(await self._current(entry), admission.update_id) is None:
             raise _lost(admission.update_id)
-        reached = UpdateStage.ACCEPTED if admission.accepted_event_id else UpdateStage.ADMITTED
+        is_accepted = 0 < admission.accepted_event_id <= entry.durable_last_event_id
+        reached = UpdateStage.ACCEPTED if is_accepted else UpdateStage.ADMITTED
         return self._response(entry, admission.update_id, reached)
 
     async def _in_memory(self, entry: RunEntry) -> RunEntry:
@@ -344,13 +346,29 @@ class UpdateDesk:
             raise _closed_before(entry, update_id)
         return UpdateAdmission(update_id=update_id, run_id=latest.state.run_id)
 
-    async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
-        event_id = admission.completed_event_id
-        if event_id > entry.durable_last_event_id:
+    async def _accepted(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
+        entry, _ = await self._durably(entry, admission, lambda known: known.accepted_event_id)
+        return self._response(entry, admission.update_id, UpdateStage.ACCEPTED)
+
+    async def _durably(
+        self, entry: RunEntry, admission: UpdateAdmission, event_id_of: Callable[[UpdateAdmission], int]
+    ) -> tuple[RunEntry, UpdateAdmission]:
+        """The run with an event of the update once that is durable, and what is known of the update then.
+
+        Who looks at a run in memory may see what is only on its way, and another node may come before it (law 3).
+        """
+        while event_id_of(admission) > entry.durable_last_event_id:
             state = entry.state
             entry = await self._find_durable(state.namespace, state.workflow_id, state.run_id)
-            if event_id > entry.durable_last_event_id:
+            known = known_update(entry, admission.update_id)
+            if known is None or not event_id_of(known):
                 raise _lost(admission.update_id)
+            admission = known
+        return entry, admission
+
+    async def _completed(self, entry: RunEntry, admission: UpdateAdmission) -> UpdateResponse:
+        entry, admission = await self._durably(entry, admission, lambda known: known.completed_event_id)
+        event_id = admission.completed_event_id
         at_hand = entry.events_from(event_id)
         events = at_hand or await read_events(self._store, entry.shard, entry.run_key, event_id, event_id)
         event = events[0]
