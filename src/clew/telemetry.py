@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import re
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+
+from clew.stack_text import error_text
 
 FORMATS: Final = ("text", "json")
 
@@ -52,8 +53,8 @@ class JsonFormatter(logging.Formatter):
             fields |= dict(_PAIR.findall(message))
         fields |= self._around()
         fields |= {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
-        if record.exc_info:
-            fields["exception"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = error_text(record.exc_info[1]).rstrip()
         return msgspec.json.encode(fields, enc_hook=repr).decode()
 
 

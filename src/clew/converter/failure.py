@@ -41,6 +41,7 @@ from clew.model.failure import (
     TimeoutInfo,
 )
 from clew.model.payload import Payloads, StoredPayload, from_stored, payloads_size
+from clew.stack_text import stack_text
 
 CHAIN_MAX: Final = 20
 """Causes kept below an exception; real chains are a few long, wrapping by mistake grows without end."""
@@ -314,7 +315,7 @@ def _stack_trace_of(exception: BaseException) -> str:
     if exception.__traceback__ is None:
         return ""
     frames = traceback.extract_tb(exception.__traceback__, limit=-FRAMES_MAX)
-    return _cut("".join(frames.format()), STACK_CHARS_MAX)
+    return _cut(stack_text(frames), STACK_CHARS_MAX)
 
 
 def _cut(text: str, chars_max: int) -> str:

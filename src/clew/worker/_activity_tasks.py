@@ -33,6 +33,7 @@ from clew.service.contract import Service
 from clew.service.errors import RPCError, RPCStatusCode
 from clew.service.reply import Reply
 from clew.service.requests import ActivityTask
+from clew.stack_text import stack_text
 from clew.worker._activity_calls import ActivityCalls
 from clew.worker._attempt import Attempt, AttemptKey, key_of
 from clew.worker._heartbeats import HeartbeatSender
@@ -424,7 +425,7 @@ class _LoopWatch:
             "Make it a plain function, or await asyncio.to_thread. It stands at:\n%s",
             seconds,
             (self._name_task(task) or task.get_name()) if task is not None else "code outside of any task",
-            "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)",
+            stack_text(traceback.extract_stack(frame)) if frame is not None else "(no stack)",
         )
 
 

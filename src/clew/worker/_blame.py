@@ -18,6 +18,7 @@ from clew.model.failure import ApplicationInfo, Failure
 from clew.model.rejection import RejectionCode
 from clew.service.errors import RPCError
 from clew.service.requests import WorkflowTask
+from clew.stack_text import stack_text
 
 _OUR_FILES: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB_FILES: Final = os.path.dirname(os.__file__) + os.sep
@@ -35,7 +36,7 @@ def blocked_failure(task: WorkflowTask, timeout: timedelta, stack: traceback.Sta
             "or raise the worker's blocked_thread_timeout."
         ),
         source="clew",
-        stack_trace="".join(_without_ours(stack).format()),
+        stack_trace=stack_text(_without_ours(stack)),
         info=ApplicationInfo(type="BlockedThreadError"),
     )
 
@@ -84,10 +85,10 @@ def log_refusal(task: WorkflowTask, error: BaseException | None) -> None:
     )
 
 
-def _without_ours(stack: traceback.StackSummary) -> traceback.StackSummary:
+def _without_ours(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     """The stack from the first line of user code on; all of it if there is none."""
     first = next((n for n, frame in enumerate(stack) if _is_of_user(frame.filename)), 0)
-    return traceback.StackSummary.from_list(list(stack)[first:])
+    return stack[first:]
 
 
 def _place(stack: traceback.StackSummary) -> str:
