@@ -17,6 +17,7 @@ loop that was closed with calls in flight is forgotten.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 import os
@@ -27,6 +28,7 @@ from _thread import get_ident
 from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any, Final, TypeVar, final
 
 from clew.model.rejection import Rejection, RejectionCode
@@ -47,20 +49,71 @@ _getsignal: Final[Callable[[int], object]] = importlib.import_module("_signal").
 """`signal.getsignal` as it is in C: the one in Python writes down what it has found, to look it up in an enumeration,
 which takes 70 µs for a handler of asyncio's."""
 
-_main_thread_id: Final[int] = threading.main_thread().ident or 0
+_CTRL_C: Final = int(signal.SIGINT)
+_OTHER_SIGNALS: Final = tuple(
+    int(number)
+    for name in ("TERM", "HUP", "QUIT", "ALRM", "USR1", "USR2", "VTALRM", "PROF", "BREAK")
+    if (number := getattr(signal, f"SIG{name}", None)) is not None
+)
+"""Those for which programs set handlers in Python."""
+
+_HANDLERS_THAT_RAISE_NOTHING: Final = frozenset(
+    {
+        ("asyncio.unix_events", "_sighandler_noop"),
+        ("asyncio.runners", "Runner._on_sigint"),  # raises at the second Ctrl-C
+        ("uvloop.loop", "Loop.__sighandler"),
+        ("uvicorn.server", "Server.handle_exit"),
+        ("gunicorn.workers.base", "Worker.handle_usr1"),
+        # Raises, once, when the test is lost anyway.
+        ("pytest_timeout", "pytest_timeout_set_timer.<locals>.handler"),
+    }
+)
+"""Modules and names of the handlers in Python of which that is known."""
+
+_main_thread_id: int = threading.main_thread().ident or 0
 
 _process: object = object()
 """Stands for this process: a forked child gets another (cheaper to compare than to ask for the process id)."""
 
 
+_known_others: tuple[object, ...] = ()
+"""The handlers of the other signals that were looked at last and raise nothing."""
+
+_known_ctrl_c: Callable[[], object] = lambda: None  # noqa: E731 - a weak reference, later on
+"""Likewise; it holds the program's main task, so it is not to be kept."""
+
+
 def _may_be_interrupted() -> bool:
-    """Whether the first Ctrl-C would raise an error in whatever this thread is at."""
-    return get_ident() == _main_thread_id and _getsignal(signal.SIGINT) is signal.default_int_handler
+    """Whether a signal could raise an error in whatever this thread is at; asyncio's first Ctrl-C does not."""
+    global _known_others, _known_ctrl_c
+    if get_ident() != _main_thread_id:
+        return False
+    others = tuple(map(_getsignal, _OTHER_SIGNALS))
+    if others != _known_others:
+        if not all(map(_raises_nothing, others)):
+            return True
+        _known_others = others
+    ctrl_c = _getsignal(_CTRL_C)
+    if ctrl_c is not _known_ctrl_c():
+        if not _raises_nothing(ctrl_c):
+            return True
+        if callable(ctrl_c):
+            _known_ctrl_c = weakref.ref(ctrl_c)
+    return False
+
+
+def _raises_nothing(handler: object) -> bool:
+    if handler is None or isinstance(handler, int):
+        return True  # The system's own, or none.
+    function = handler.func if isinstance(handler, functools.partial) else handler
+    name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return name in _HANDLERS_THAT_RAISE_NOTHING
 
 
 def _note_fork() -> None:
-    global _process
+    global _process, _main_thread_id
     _process = object()
+    _main_thread_id = get_ident()
 
 
 if hasattr(os, "register_at_fork"):
@@ -123,7 +176,8 @@ class ServiceThread:
     def _promise_to_borrow(self, loop: asyncio.AbstractEventLoop, is_begun: bool) -> None:
         self._borrower = loop
         self.loop.promise(self._drain)
-        loop.call_soon(self._borrow, loop, is_begun)
+        # In a context of its own: what the caller has set is not meant for the service, nor for other runs.
+        loop.call_soon(self._borrow, loop, is_begun, context=Context())
 
     def _borrow(self, loop: asyncio.AbstractEventLoop, is_begun: bool) -> None:
         self._borrower = None

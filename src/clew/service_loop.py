@@ -456,7 +456,9 @@ class ServiceLoop(asyncio.SelectorEventLoop):
                 entry._context.run(entry._callback, *entry._args)  # type: ignore[attr-defined]
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # noqa: BLE001 - a loop outlives its callbacks, whatever they raise
+            except BaseException as error:
+                if is_borrowed and not isinstance(error, (Exception, asyncio.CancelledError)):
+                    raise  # Meant for the program whose thread this is, as what ends a test is.
                 self._tell(entry, error)
             # Let go of it before the loop sleeps: it may hold the last run.
             entry = None  # type: ignore[assignment]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ DEADLINE = 30.0
 @pytest.fixture(autouse=True)
 def quiet_ctrl_c() -> Iterator[None]:
     """As under `asyncio.run`: the first Ctrl-C raises nothing in the main thread."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -169,6 +170,58 @@ async def test_a_thread_that_ctrl_c_would_interrupt_is_left_alone(thread: Servic
     signal.signal(signal.SIGINT, signal.default_int_handler)
     await asleep(thread)
     assert await thread.call(runner, None) == "test-service"
+
+
+async def served_here(thread: ServiceThread) -> None:
+    """On a machine that stands still for a moment the service thread takes over what this one had promised to do."""
+    until = time.monotonic() + DEADLINE
+    await asleep(thread)
+    while await thread.call(runner, None) != "MainThread":
+        assert time.monotonic() < until, "this thread never serves its own calls"
+        await asleep(thread)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT], ids=["term", "usr1", "int"])
+async def test_a_thread_in_which_a_signals_handler_may_raise_is_left_alone(
+    thread: ServiceThread, number: signal.Signals
+) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(0)
+
+    await served_here(thread)
+    before = signal.signal(number, leave)
+    try:
+        await asleep(thread)
+        assert await thread.call(runner, None) == "test-service"
+    finally:
+        signal.signal(number, before)
+    await served_here(thread)
+
+
+async def test_a_handler_of_the_callers_loop_leaves_it_its_thread(thread: ServiceThread) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, print)
+    try:
+        await served_here(thread)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_what_the_caller_has_in_its_context_is_not_the_services(thread: ServiceThread) -> None:
+    mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
+    seen: list[tuple[str, str]] = []
+
+    async def look(_: None) -> None:
+        seen.append((threading.current_thread().name, mark.get()))
+
+    mark.set("the caller's")
+    until = time.monotonic() + DEADLINE
+    while ("MainThread", "none") not in seen:
+        assert time.monotonic() < until, f"never seen here without the caller's mark: {seen[-1:]}"
+        await asleep(thread)
+        await thread.call(look, None)
+    assert {value for _, value in seen} == {"none"}
+    assert mark.get() == "the caller's"
 
 
 async def test_what_is_posted_before_the_caller_blocks_is_served_all_the_same(thread: ServiceThread) -> None:

@@ -201,7 +201,9 @@ class ActivityCalls:
             args = self._args(attempt, attempt.task.input)
             result = await attempt.definition.fn(*args)
             report: ActivityReport | None = self._outcomes.to_completion(attempt, result)
-        except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
+        except (KeyboardInterrupt, GeneratorExit):
+            raise  # The program or the loop ends around it.
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is its outcome
             report = self._report_of(attempt, error)
         self._end(attempt, report)
 
@@ -222,7 +224,9 @@ class ActivityCalls:
             call = await self._prepare_call(attempt, context)
             result = await self._chain(attempt, context).execute_activity(call)
             report: ActivityReport | None = self._outcomes.to_completion(attempt, result)
-        except (Exception, asyncio.CancelledError, CompletesAsync, SystemExit) as error:  # noqa: BLE001 - its outcome
+        except (KeyboardInterrupt, GeneratorExit):
+            raise  # The program or the loop ends around it.
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is its outcome
             report = self._report_of(attempt, error)
         attempt.is_returning = True
         if self._codec is not None and report is not None and attempt.local is None:
