@@ -117,7 +117,8 @@ def _address(key: str) -> str:
 def _join_host(key: str, make: Callable[[], _Host]) -> tuple[_Host | None, Future[None] | None]:
     with _hosts_lock:
         host = _hosts.get(key)
-        if host is not None and host.users_count == 0:
+        if host is not None and (host.users_count == 0 or not host.thread.is_alive):
+            # Also one that was broken off: its users are still counted, and it serves none of them.
             return None, host.stopped
         if host is None or key == MEMORY:
             host = make()
@@ -131,7 +132,7 @@ def _join_host(key: str, make: Callable[[], _Host]) -> tuple[_Host | None, Futur
 class _Host:
     """One engine with its store, in a service thread.
 
-    `users_count` is guarded by the registry's lock; 0 means that the host is ending.
+    `users_count` is guarded by the registry's lock; 0 means that the host is ending, and so does a stopped thread.
     """
 
     def __init__(

@@ -163,10 +163,13 @@ class LinkedConnection:
         if self._thread.is_alive:
 
             async def close(_: None) -> None:
-                await self._client.close()
+                try:
+                    await self._client.close()
+                finally:
+                    self._thread.stop()
 
-            await self._thread.call(close, None)
-            self._thread.stop()
+            # It comes to its end also when the caller waits no longer.
+            await asyncio.shield(self._thread.call(close, None))
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _END_SECONDS_MAX)
 
 

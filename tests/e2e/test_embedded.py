@@ -86,6 +86,21 @@ async def test_a_cancelled_connect_leaves_nothing_behind(address: str) -> None:
     assert len(service_threads()) == before
 
 
+async def test_an_engine_that_was_broken_off_is_not_shared_with_whoever_connects_next(address: str) -> None:
+    broken = await Client.connect(address)
+    await start(broken, "claim-1")
+    connection: Any = broken.connection
+    connection._thread._break_off(KeyboardInterrupt())  # as a second Ctrl-C does
+    async with await asyncio.wait_for(Client.connect(address), DEADLINE) as client:
+        await start(client, "claim-2")
+        history = await client.get_workflow_handle("claim-1").fetch_history()
+        assert next(type(event).__name__ for event in history) == "WorkflowExecutionStarted"
+        with pytest.raises(RPCError, match="closed"):
+            await start(broken, "claim-3")
+        await broken.close()
+        await start(client, "claim-3")
+
+
 async def test_a_store_in_memory_belongs_to_its_client() -> None:
     async with await Client.connect("sqlite::memory:") as one, await Client.connect("sqlite::memory:") as other:
         await start(one, "claim-1")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+import time
 from datetime import timedelta
 
 import pytest
@@ -72,6 +73,22 @@ async def test_a_node_that_is_silent_does_not_keep_a_client_from_the_others() ->
             dial = WebSocketDial(nodes, chance=lambda: 0.0)
             connection = await connect_over(dial, name="a,b", address="a,b")
             await connection.close()
+
+
+async def test_a_close_that_is_not_waited_for_ends_all_the_same() -> None:
+    async with Node() as node:
+        connection = await connect_over(
+            WebSocketDial([LinkNode("127.0.0.1", node.port)], chance=lambda: 0.0), name="a", address="a"
+        )
+        close = asyncio.ensure_future(connection.close())
+        await asyncio.sleep(0)
+        close.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await close
+        until = time.monotonic() + SECONDS_MAX
+        while not connection.service_loop.is_closed():
+            assert time.monotonic() < until, "its thread is left behind"
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the socket option is Linux's")
