@@ -219,8 +219,12 @@ class _Host:
         try:
             await release_wanted.wait()
         except asyncio.CancelledError:
-            # The service was broken off: others must be able to open the store at once.
-            await store.close()
+            # The service was broken off: others must be able to open the store at once, and not wait at its door.
+            try:
+                if door is not None:
+                    door.cut()
+            finally:
+                await store.close()
             raise
         if drain is not None:
             await drain.close()
@@ -268,6 +272,11 @@ class _Door:
         self._listener.close()
         self._server.drain("the process that owns the file stops")
         await self._server.wait_drained(_LEAVE_SECONDS_MAX)
+        self._server.close()
+
+    def cut(self) -> None:
+        """As if the process had died."""
+        self._listener.close()
         self._server.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -89,6 +90,7 @@ async def test_a_cancelled_connect_leaves_nothing_behind(address: str) -> None:
 async def test_an_engine_that_was_broken_off_is_not_shared_with_whoever_connects_next(address: str) -> None:
     broken = await Client.connect(address)
     await start(broken, "claim-1")
+    other_process, writer = await asyncio.open_unix_connection(f"{address.removeprefix('sqlite:')}.sock")
     connection: Any = broken.connection
     connection._thread._break_off(KeyboardInterrupt())  # as a second Ctrl-C does
     async with await asyncio.wait_for(Client.connect(address), DEADLINE) as client:
@@ -99,6 +101,9 @@ async def test_an_engine_that_was_broken_off_is_not_shared_with_whoever_connects
             await start(broken, "claim-3")
         await broken.close()
         await start(client, "claim-3")
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(other_process.read(), DEADLINE)  # Who came in by its door is sent away.
+    writer.close()
 
 
 async def test_a_store_in_memory_belongs_to_its_client() -> None:
