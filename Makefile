@@ -104,7 +104,7 @@ sim-soak: $(VENV)/.stamp-dev ## Simulate seed after seed (ARGS="--from 0 --count
 .PHONY: test-postgres
 test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, service, cases, outages, the long ones too
 	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' $(ARGS)
-	CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
+	CLEW_TEST_LONG=1 CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
 
 .PHONY: test-postgres-versions
 test-postgres-versions: $(VENV)/.stamp-dev ## Run what concerns PostgreSQL on every version that is supported (ARGS="14 16")

@@ -2,33 +2,51 @@
 
 In the embedded shape engine and worker live and die together (C038 and C077 kill them); what can be away is the store.
 An attempt is held by its worker's session, so there is no lease that could run out meanwhile.
+
+With a server the session is the lease: the link renews it, and a worker that cannot be reached keeps it for a while. So
+there a process with the server is killed and started again, with a second worker at hand that would take what is given
+out; and once, with the server alive, the session does run out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from clew import activity, workflow
+from clew.client import Client
 from clew.model import events as e
 from clew.ports.store import StoreUnavailable
 from clew.testing import Faults
 from tests.cases.conftest import Recorded
-from tests.cases.harness import ACTIVITY, QUEUE, engine, events, eventually, settled, within, worker
+from tests.cases.harness import ACTIVITY, QUEUE, Process, engine, events, eventually, settled, within, worker
+from tests.link.node import Node
+from tests.link.test_processes import Proxy, free_port
 
 SECONDS = 1.2
 """The case says 6 s, with 1 s, 2 s and 8 s for the outage; a fifth of that."""
 
 starts: list[float] = []
 ends: list[float] = []
+told: list[activity.ActivityCancellationDetails | None] = []
+may_end = asyncio.Event()
+
+LEASE_SECONDS = 1.0
+SECONDS_MAX = 60.0
 
 
 @pytest.fixture(autouse=True)
 def _clear() -> None:
+    global may_end
     starts.clear()
     ends.clear()
+    told.clear()
+    may_end = asyncio.Event()
 
 
 @activity.defn
@@ -79,3 +97,85 @@ def _cut(faults: Faults) -> None:
     reads = ("load_run", "load_runs", "find_run", "read_history", "claim_tasks", "find_due_runs")
     for method in ("commit_if_current", *reads):
         faults.fail(method, error, times=None)
+
+
+# --- a server ---------------------------------------------------------------------------------------------------------
+
+
+@activity.defn(name="long_step")
+async def step_until_told() -> str:
+    """Ends when the test wants; a second attempt ends at once."""
+    starts.append(time.monotonic())
+    if len(starts) == 1:
+        try:
+            await may_end.wait()
+        except asyncio.CancelledError:
+            told.append(activity.cancellation_details())
+            raise
+    ends.append(time.monotonic())
+    return f"attempt {activity.info().attempt}"
+
+
+async def serve(database: str, port: str) -> None:
+    """The server, until killed."""
+    async with Node(database, port=int(port), resume_seconds=LEASE_SECONDS):
+        print("listens")
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def linked_worker(address: str) -> AsyncIterator[Client]:
+    """A client of the server with a worker."""
+    async with await Client.connect(address) as client, worker(client, [Busy], [step_until_told]):
+        yield client
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("back", ["before-the-end", "after-it"])
+async def test_one_start_though_the_server_is_killed(tmp_path: Path, back: str) -> None:
+    arguments = (str(tmp_path / "clew.db"), str(free_port()))
+    address = f"127.0.0.1:{arguments[1]}"
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(Process(serve, *arguments))
+        await server.says("listens", SECONDS_MAX)
+        client = await stack.enter_async_context(linked_worker(address))
+        await stack.enter_async_context(linked_worker(address))
+        handle = await client.start_workflow(Busy.run, id="busy", task_queue=QUEUE)
+        await eventually(lambda: starts, "the step has started", SECONDS_MAX)
+        server.kill()
+        if back == "after-it":
+            may_end.set()
+            await eventually(lambda: ends, "the step has ended", SECONDS_MAX)
+            await asyncio.sleep(2 * LEASE_SECONDS)  # its worker keeps trying to report
+        again = stack.enter_context(Process(serve, *arguments))
+        await again.says("listens", SECONDS_MAX)
+        await within(handle.signal(Busy.note), SECONDS_MAX)
+        if back == "before-the-end":
+            await asyncio.sleep(2 * LEASE_SECONDS)  # in which nobody takes the attempt for lost
+            assert not ends
+            may_end.set()
+        assert await settled(handle, SECONDS_MAX) == "attempt 1"
+        assert len(starts) == 1
+        assert not told
+        assert len(await events(handle, e.ActivityTaskCompleted)) == 1
+
+
+@pytest.mark.e2e
+async def test_a_second_attempt_when_the_lease_is_over_and_the_first_is_told() -> None:
+    async with (
+        Node(resume_seconds=LEASE_SECONDS) as node,
+        Proxy(node.port).open() as network,
+        linked_worker(f"127.0.0.1:{network.port}") as client,
+    ):
+        await client.start_workflow(Busy.run, id="busy", task_queue=QUEUE)
+        await eventually(lambda: starts, "the step has started", SECONDS_MAX)
+        async with linked_worker(node.address) as other:
+            network.cut()
+            assert await settled(other.get_workflow_handle_for(Busy.run, "busy"), SECONDS_MAX) == "attempt 2"
+            assert len(starts) == 2
+            assert not told
+            network.mend()
+            await eventually(lambda: told, "the first attempt is told", SECONDS_MAX)
+        [details] = told
+        assert details is not None
+        assert details.not_found

@@ -13,13 +13,13 @@ from clew.engine import Engine
 from clew.link import LinkOptions, LinkServer
 from clew.link.admission import Admit
 from clew.link.websocket import listen
-from clew.storage.sqlite import open_store
+from clew.stores import is_shared, open_by_address
 
 SECONDS_MAX = 20.0
 
 
 class Node:
-    """One engine on a SQLite file (or in memory) with a WebSocket port on loopback."""
+    """One engine on a SQLite file, in memory, or on a PostgreSQL database, with a WebSocket port on loopback."""
 
     def __init__(
         self, path: str = ":memory:", *, port: int = 0, tls: ssl.SSLContext | None = None, **options: Any
@@ -66,8 +66,9 @@ class Node:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         clock, entropy = SystemClock(loop), SystemEntropy()
-        store = await open_store(self.path if self.path == ":memory:" else f"sqlite:{self.path}", clock=clock)
-        self.engine = Engine(store, clock=clock, entropy=entropy)
+        is_address = self.path == ":memory:" or is_shared(self.path)
+        store, fleet, _ = await open_by_address(self.path if is_address else f"sqlite:{self.path}", clock=clock)
+        self.engine = Engine(store, clock=clock, entropy=entropy, fleet=fleet)
         await self.engine.start()
         self.server = LinkServer(
             self.engine,

@@ -1,6 +1,6 @@
 """The server stops, crashes, pauses, or fails over while runs are under way: all complete, nothing accepted is lost.
 
-C072: no recovery drops a run for good because the database was away at that moment.
+That no recovery drops a run because the database was away just then is ``tests/cases/test_c072_…``.
 """
 
 from __future__ import annotations
