@@ -86,7 +86,11 @@ bench-postgres-parked: $(VENV)/.stamp-dev ## Measure PostgreSQL beside a million
 JOBS ?= 2
 .PHONY: test
 test: $(VENV)/.stamp-dev ## Run the whole test suite, files of it side by side (JOBS=2)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --junitxml build/tests.xml $(ARGS)
+
+.PHONY: proof-share
+proof-share: $(VENV)/.stamp-dev ## Say how long the tests that prove took of the last `make test` (ARGS=--record keeps it)
+	$(PY) -m scripts.proof_share $(ARGS)
 
 .PHONY: second-look
 second-look: $(VENV)/.stamp-dev ## Run the few tests that failed last, alone and twice each

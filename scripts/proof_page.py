@@ -7,6 +7,7 @@ command that makes it; `make docs` writes the page.
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.cases_page import found as cases_found
+from scripts.proof_share import share_seconds
 from tests.fuzz.targets import TARGETS
+from tests.simulation.hunt import different_seeds
 from tests.simulation.planted import FAULTS, Fault
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -34,7 +37,7 @@ def proof_lines() -> list[str]:
     """The page, line by line."""
     sections = (
         _simulation_lines, _found_lines, _planted_lines, _soak_lines, _crash_lines, _partition_lines, _fuzz_lines,
-        _differential_lines, _cases_lines,
+        _differential_lines, _cases_lines, _share_lines,
     )  # fmt: skip
     lines = HEAD.splitlines()
     for section in sections:
@@ -77,17 +80,20 @@ def _simulation_lines() -> list[str]:
         totals.update({name: part[name] for name in COUNTED})
         totals["failed"] += len(part["failed"])
     total = sum(by_commit.values(), Counter())
+    different = different_seeds(parts)
     rows = [_simulation_row(commit, totals) for commit, totals in by_commit.items()]
     return [
         "## Simulated worlds",
         "",
-        f"{total['seeds']:,} seeds of the [simulation](../explanation/simulation.md), each a world of its own "
-        "under faults of its own, with all checks that there were at its commit: `make sim-soak`. Those of order, "
+        f"{total['seeds']:,} [simulations](../explanation/simulation.md) of {different:,} different seeds, each a "
+        f"world of its own under faults of its own; {total['seeds'] - different:,} ran a seed again on later code. All "
+        "had the checks that there were at their commit, which for the first "
+        f"{by_commit['earlier']['seeds']:,} was not written down: `make sim-soak`. The checks of order, "
         "attempts, timeouts, retries, cron and close policies came with 3e8ab70, those of leases that lie, parked "
         "runs and lateness with 4a13218.",
         "",
         *_table(
-            ("code", "seeds", "runs", "commits", "nodes that lived", "simulated hours", "steps", "laws broken"),
+            ("code", "simulations", "runs", "commits", "nodes that lived", "simulated hours", "steps", "laws broken"),
             [*rows, _simulation_row("**all**", total)],
         ),
         "",
@@ -325,4 +331,27 @@ def _cases_lines() -> list[str]:
 
 
 def _is_on_stores(source: str) -> bool:
-    return "tests.cases.harness" in source
+    """Whether it has its engines from the harness, which makes them on the store of the run."""
+    taken = re.search(r"from tests\.cases\.harness import (\([^)]*\)|.*)", source)
+    return taken is not None and re.search(r"\b(engine|address)\b", taken[1]) is not None
+
+
+# --- the share of every run -------------------------------------------------------------------------------------------
+
+
+def _share_lines() -> list[str]:
+    lines = ["## What every run has of this", ""]
+    told = _record("proof_share.json")
+    if told is None:
+        return [*lines, *_missing("make proof-share ARGS=--record")]
+    rows = [(f"`tests/{name}`", one["tests"], one["seconds"]) for name, one in told["folders"].items()]
+    share = share_seconds(told)
+    return [
+        *lines,
+        f"The short forms of all that took {share / 60:.1f} minutes of test time in one run of the whole suite, whose "
+        f"{told['all']['tests']:,} tests took {told['all']['seconds'] / 60:.1f} minutes, and side by side "
+        f"{told['wall_seconds'] / 60:.1f} minutes by the clock (`make proof-share`; commit {told['commit']}; "
+        f"{told['machine']}).",
+        "",
+        *_table(("folder", "tests", "seconds"), [*rows, ("**all**", sum(row[1] for row in rows), round(share, 1))]),
+    ]

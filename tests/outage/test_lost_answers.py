@@ -255,7 +255,7 @@ async def test_contention_is_tried_again_inside(store: PostgresStore, dsn: str, 
 
 
 async def test_more_calls_than_connections_all_finish(dsn: str) -> None:
-    """Nobody holds a connection while waiting for another (of whole engines and clients: ``tests/cases/test_c076_…``)."""
+    """Nobody holds a connection while waiting for another (engines and clients: ``tests/cases/test_c076_…``)."""
     store = await open_store(f"{dsn}&pool_size=2&patience=60")
     calls = [
         [commit(store, (insert(n),)), asyncio.wait_for(store.load_run(0, n), SECONDS_MAX), store.reserve_run_keys(1)]
