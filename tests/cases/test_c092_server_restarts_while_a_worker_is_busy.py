@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clew import activity, workflow
 from clew.client import Client
+from clew.linked import LinkedConnection
 from clew.model import events as e
 from clew.ports.store import StoreUnavailable
 from clew.testing import Faults
@@ -37,6 +39,8 @@ told: list[activity.ActivityCancellationDetails | None] = []
 may_end = asyncio.Event()
 
 LEASE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5
+"""For so long a call waits for a server that is away, before whoever made it has to try again; else 10 s."""
 SECONDS_MAX = 60.0
 
 
@@ -127,12 +131,17 @@ async def serve(database: str, port: str) -> None:
 async def linked_worker(address: str) -> AsyncIterator[Client]:
     """A client of the server with a worker."""
     async with await Client.connect(address) as client, worker(client, [Busy], [step_until_told]):
+        assert isinstance(client.connection, LinkedConnection)
+        link = client.connection._client
+        link.options = msgspec.structs.replace(link.options, patience_seconds=PATIENCE_SECONDS)
         yield client
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("back", ["before-the-end", "after-it"])
-async def test_one_start_though_the_server_is_killed(tmp_path: Path, back: str) -> None:
+async def test_one_start_though_the_server_is_killed(
+    tmp_path: Path, back: str, caplog: pytest.LogCaptureFixture
+) -> None:
     arguments = (str(tmp_path / "clew.db"), str(free_port()))
     address = f"127.0.0.1:{arguments[1]}"
     async with AsyncExitStack() as stack:
@@ -145,12 +154,13 @@ async def test_one_start_though_the_server_is_killed(tmp_path: Path, back: str) 
         server.kill()
         if back == "after-it":
             may_end.set()
-            await eventually(lambda: ends, "the step has ended", SECONDS_MAX)
-            await asyncio.sleep(2 * LEASE_SECONDS)  # its worker keeps trying to report
+            await eventually(lambda: "worker.report_delayed" in caplog.text, "a report was refused", SECONDS_MAX)
+            # Between tries to report, each later than the one before, the worker comes back to the server.
+            await asyncio.sleep(2 * LEASE_SECONDS)
         again = stack.enter_context(Process(serve, *arguments))
         await again.says("listens", SECONDS_MAX)
-        await within(handle.signal(Busy.note), SECONDS_MAX)
         if back == "before-the-end":
+            await within(handle.signal(Busy.note), SECONDS_MAX)
             await asyncio.sleep(2 * LEASE_SECONDS)  # in which nobody takes the attempt for lost
             assert not ends
             may_end.set()

@@ -56,6 +56,15 @@ class _Call(Reply[Any], eq=False, kw_only=False):
     sends_count: int = 0
     is_of_session: bool = False
     """Whether it rests on what only this session's node knows."""
+    attempt: tuple[RemoteWorker, i.TaskToken] | None = None
+    """Whose attempt at an activity it ends."""
+
+    def fail(self, error: RPCError) -> None:
+        """Refuse it; what is to be said again later has not ended the attempt, which the next node must leave here."""
+        if self.attempt is not None and error.is_retryable:
+            worker, token = self.attempt
+            worker.held[attempt_key(token)] = token
+        self.set_exception(error)
 
 
 @final
@@ -149,7 +158,7 @@ class RemoteService(RemoteCalls):
         for call in [*self._calls.values(), *self._queued]:
             if call.method is not _ATTACH_AGAIN and (older_than is None or call.made_at < older_than):
                 self._drop(call)
-                call.set_exception(error)
+                call.fail(error)
 
     def detach_all(self) -> None:
         """The client closes: workers that are still attached are detached."""
@@ -179,7 +188,7 @@ class RemoteService(RemoteCalls):
             if call.method.is_repeatable and call.sends_count < SENDS_MAX:
                 again.append(call)
             else:
-                call.set_exception(RPCError(_unknown_outcome(call.method.name)))
+                call.fail(RPCError(_unknown_outcome(call.method.name)))
         for call in reversed(again):
             call.is_sent = False
             self._queued.appendleft(call)
@@ -266,13 +275,14 @@ class RemoteService(RemoteCalls):
         return call
 
     def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
-        reply: Reply[Any] = self._call(name, request)
+        call = self._make(METHODS[name], encode_body(request))
         if isinstance(token, i.TaskToken):
             key = attempt_key(token)
             for worker in self._workers.values():
                 if worker.held.pop(key, None) is not None:
+                    call.attempt = worker, token
                     break
-        return reply
+        return call
 
     def _pop(self, call_id: int) -> _Call | None:
         call = self._calls.pop(call_id, None)
@@ -345,7 +355,7 @@ class RemoteService(RemoteCalls):
             return
         if self._queued:
             self._send_queued()
-        call.set_exception(RPCError(decode_rejection(message.body)))
+        call.fail(RPCError(decode_rejection(message.body)))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
