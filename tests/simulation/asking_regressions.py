@@ -9,16 +9,21 @@ import asyncio
 import dataclasses
 from datetime import timedelta
 
+import msgspec
+
 from clew.model import commands as c
-from clew.model.policies import QueryRejectCondition
+from clew.model import events as e
+from clew.model.policies import QueryRejectCondition, WorkflowIDConflictPolicy
 from clew.service import requests as r
 from clew.testing.faults import Hold
 from tests.conformance.service.scripted import ScriptedWorker, payloads, soon
 from tests.conformance.service.test_update_with_start import answer as answer_update
 from tests.conformance.service.test_update_with_start import call as update_call
 from tests.conformance.service.test_update_with_start import send as send_update
+from tests.fleet.shop import FleetShop
 from tests.simulation.faulty_shop import FaultyShop, until
 
+USE = WorkflowIDConflictPolicy.USE_EXISTING
 QUESTION = r.QueryWorkflowRequest(namespace="default", workflow_id="w1", query_type="q")
 
 
@@ -153,3 +158,47 @@ async def a_run_closes_with_an_update_that_a_caller_knows_as_accepted(shop: Faul
     told = (await calling).update
     entry = await soon(shop.engine._locator.find("default", told.workflow_id, told.run_id))
     assert (await soon(shop.engine._updates._after_close(entry, told.update_id))).outcome == told.outcome
+
+
+async def a_result_is_asked_for_of_a_run_whose_start_is_lost(shop: FaultyShop) -> None:
+    """Of two starts at once one is lost: who asked then waited at it, was told its id, and that no such run exists."""
+    runs = {(await shop.start(request_id="before")).run_id}
+    end = r.TerminateWorkflowRequest(namespace="default", workflow_id="w1")
+    await soon(shop.service.terminate_workflow(end))
+    ask = r.GetHistoryRequest(namespace="default", workflow_id="w1", wait_new_event=True, close_event_only=True)
+    starting = [asyncio.ensure_future(shop.start(request_id="one", id_conflict_policy=USE)) for _ in range(2)]
+    waiting: list[asyncio.Future[r.GetHistoryResponse]] = []
+    while not all(start.done() for start in starting):
+        waiting.append(asyncio.ensure_future(shop.service.get_history(ask)))
+        await asyncio.sleep(0)
+    runs |= {start.result().run_id for start in starting}
+    await soon(shop.service.terminate_workflow(end))
+    for told in await soon(asyncio.gather(*waiting)):
+        assert told.run_id in runs
+        assert [type(event) for event in told.events] == [e.WorkflowExecutionTerminated]
+
+
+async def a_node_updates_a_run_that_another_node_has_replaced() -> None:
+    """It refused the update for the run in its memory, which was over, though the caller had named none."""
+    shop = FleetShop(nodes=2)
+    await shop.open()
+    try:
+        first, second = (node.engine for node in shop.nodes)
+        start = r.StartWorkflowRequest(
+            namespace="default", workflow_id="w1", workflow_type="W", task_queue="q", request_id="one"
+        )
+        await soon(first.start_workflow(start))
+        shop.exchange.is_lossy = True
+        again = msgspec.structs.replace(
+            start, request_id="two", id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING
+        )
+        run_id = (await soon(second.start_workflow(again))).run_id
+        update = r.UpdateWorkflowRequest(namespace="default", workflow_id="w1", request=update_call().update.request)
+        updating = asyncio.ensure_future(first.update_workflow(update))
+        worker = await shop.worker(shop.nodes[0])
+        answering = answer_update(worker, "sum", c.CompleteWorkflowExecution(result=payloads(1)))
+        told, _ = await soon(asyncio.gather(updating, answering, return_exceptions=True))
+        assert isinstance(told, r.UpdateResponse), told
+        assert told.run_id == run_id
+    finally:
+        await shop.close()

@@ -4,7 +4,8 @@ Owns: one function a law, over what was committed and what clients saw. Never: a
 
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
 raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and
-``lag_checks``, and what has to be seen while it happens in ``record``, ``leases`` and ``parked``. The mutations of
+``lag_checks``, those about money in ``bank_check``, and what has to be seen while it happens in ``record``, ``told``,
+``leases`` and ``parked``. The mutations of
 ``planted`` show that each of them can fail.
 """
 
@@ -21,13 +22,12 @@ from clew.model import events as e
 from clew.model.failure import TimeoutType
 from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
-from clew.service.requests import WorkflowDescription
 from clew.workflow._definition import Definition
+from tests.simulation.bank_check import check_bank
 from tests.simulation.clients import Call, value_of
 from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
-from tests.simulation.outside import BALANCE
 from tests.simulation.programs import QUEUE, Program, Register, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.world import World
@@ -236,14 +236,6 @@ def check_results_took_effect(world: World) -> None:
                 _require(value_of(event.result) in given, "law 6", f"{run.workflow_id}: nobody gave {event.result}")
 
 
-def check_bank(world: World) -> None:
-    """Money moves, and neither appears nor vanishes."""
-    if _is_disturbed(world):
-        return
-    total = sum(world.outside.balances.values())
-    _require(total == BALANCE * len(world.outside.balances), "law 6", f"the bank holds {world.outside.balances}")
-
-
 # --- law 8: timers ----------------------------------------------------------------------------------------------------
 
 
@@ -270,27 +262,6 @@ def check_timers(world: World) -> None:
                     )
                 case _:
                     pass
-
-
-# --- law 12: why a run waits ------------------------------------------------------------------------------------------
-
-
-def check_why_it_waits(world: World) -> None:
-    """Who asked about an open run was told what it waits for, with all that is pending; of a closed one, nothing."""
-    for client in world.clients:
-        for call in client.calls:
-            if call.action.kind != "describe" or not call.is_ok:
-                continue
-            told: WorkflowDescription = call.answer
-            name, lines = told.info.workflow_id, told.waiting_for
-            is_open = told.info.status is WorkflowExecutionStatus.RUNNING
-            _require(bool(lines) == is_open, "law 12", f"{name} is {told.info.status.value}, and waits for {lines}")
-            pending = [f"activity {one.activity_id} " for one in told.pending_activities]
-            pending += [f"timer {one.timer_id} " for one in told.pending_timers]
-            pending += [f"child workflow {one.workflow_id!r} " for one in told.pending_children]
-            pending += ["workflow task"] if told.pending_workflow_task is not None else []
-            for start in pending if is_open else []:
-                _require(any(line.startswith(start) for line in lines), "law 12", f"{name}: no {start!r} in {lines}")
 
 
 # --- messages between runs --------------------------------------------------------------------------------------------
@@ -610,9 +581,10 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-APART = frozenset({"check_all", "check_lags"})
+APART = frozenset({"check_all", "check_bank", "check_lags"})
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
+    check_bank,
     check_lags,
 )

@@ -24,6 +24,7 @@ from clew.service.operations import DeleteWorkflowRequest
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.plan import Action
 from tests.simulation.programs import QUEUE, policy_of, seconds_of
+from tests.simulation.told import Known
 from tests.simulation.wire import Wire
 
 CONVERTER = DataConverter.default.payload_converter
@@ -46,6 +47,8 @@ class Call:
     Attributes:
         began_at, ended_at: On the loop's clock, with a number that orders the moments of one instant.
         polls: Of an update: waits for its acceptance, and then polls for its outcome.
+        known: What was durable when it was made, or made again.
+        ends: Of who waits for a result: the end of each run that followed another.
         answer: What it was answered; None while it was not.
         refusal: The code of the refusal for good.
     """
@@ -57,6 +60,8 @@ class Call:
         self.ended_at: tuple[float, int] | None = None
         self.tries = 0
         self.polls = polls
+        self.known = Known(None)
+        self.ends: list[r.GetHistoryResponse] = []
         self.answer: Any = None
         self.refusal = ""
 
@@ -72,6 +77,7 @@ class SimClient:
     """One client process.
 
     Args:
+        on_try: Told each call right when it is made, and made again.
         on_answer: Told each call right when it was answered.
         on_accepted: Told each update, and in which run, right when its acceptance was answered.
     """
@@ -85,6 +91,7 @@ class SimClient:
         wire: Wire,
         chance: random.Random,
         moment: Callable[[], tuple[float, int]],
+        on_try: Callable[[Call], None],
         on_answer: Callable[[Call], None],
         on_accepted: Callable[[Call, str], None],
     ) -> None:
@@ -95,6 +102,7 @@ class SimClient:
         self._loop = loop
         self._chance = chance
         self._moment = moment
+        self._on_try = on_try
         self._on_answer = on_answer
         self._on_accepted = on_accepted
         self._open_count = 0
@@ -115,6 +123,7 @@ class SimClient:
         method = getattr(self, f"_do_{call.action.kind}")
         while True:
             call.tries += 1
+            self._on_try(call)
             try:
                 call.answer = await method(call, call.action.values)
             except RPCError as error:
@@ -291,8 +300,8 @@ class SimClient:
         )
 
     async def _do_history(self, call: Call, values: dict[str, Any]) -> Any:
-        """Wait for the end of the run, as somebody does who wants its result."""
-        run_id, next_id = "", 1
+        """Wait for the end of the run, and of those that follow it, as somebody does who wants its result."""
+        run_id, next_id, call.ends = "", 1, []
         while True:
             page = await self.wire.get_history(
                 r.GetHistoryRequest(
@@ -302,7 +311,11 @@ class SimClient:
             )  # fmt: skip
             run_id = page.run_id
             if page.events:
-                return page
+                call.ends.append(page)
+                run_id, next_id = getattr(page.events[-1], "new_execution_run_id", ""), 1
+                if not run_id:
+                    return page
+                continue
             next_id = page.next_event_id or next_id
 
 

@@ -22,6 +22,7 @@ from tests.simulation.far_faults import FAR_FAULTS
 from tests.simulation.fault import Fault
 from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
 from tests.simulation.store_regressions import STORE_FAULTS
+from tests.simulation.told_faults import TOLD_FAULTS
 from tests.simulation.waiting_faults import WAITING_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
@@ -540,6 +541,7 @@ FAULTS: tuple[Fault, ...] = (
     *FAR_FAULTS,
     *WAITING_FAULTS,
     *STORE_FAULTS,
+    *TOLD_FAULTS,
 )
 
 

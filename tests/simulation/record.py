@@ -28,8 +28,10 @@ class LawBroken(AssertionError):
 class RunLog:
     """One run, as committed."""
 
-    def __init__(self, write: RunWrite) -> None:
+    def __init__(self, write: RunWrite, number: int) -> None:
         self.run_key = write.run_key
+        self.number = number
+        """Runs are numbered in the order in which they became durable."""
         self.workflow_id = write.workflow_id
         self.run_id = write.run_id
         self.version = 0
@@ -64,6 +66,8 @@ class Record:
         self._time = time
         self.runs: dict[int, RunLog] = {}
         self.by_run_id: dict[str, RunLog] = {}
+        self.latest: dict[str, RunLog] = {}
+        """By workflow id: the run that became durable last."""
         self.open_runs: dict[str, int] = {}
         self.commits = 0
         self.conflicts = 0
@@ -91,7 +95,8 @@ class Record:
         if run is None:
             if write.run_id in self.by_run_id:
                 raise LawBroken(f"law 1: run id {write.run_id} is given twice")
-            run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write)
+            run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write, len(self.runs))
+            self.latest[write.workflow_id] = run
         if run.is_deleted:
             raise LawBroken(f"law 1: {run.workflow_id} was deleted, and is written")
         if write.expected_version != run.version:

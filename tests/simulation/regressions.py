@@ -35,10 +35,12 @@ from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, s
 from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
 from tests.simulation.asking_regressions import (
     a_caller_looks_again_while_an_acceptance_is_on_its_way,
+    a_node_updates_a_run_that_another_node_has_replaced,
     a_poll_asks_for_an_acceptance_that_is_not_durable_yet,
     a_question_is_asked_twice,
     a_question_is_asked_while_an_answer_is_on_its_way,
     a_question_is_refused_for_a_close_that_is_not_durable_yet,
+    a_result_is_asked_for_of_a_run_whose_start_is_lost,
     a_run_closes_with_an_update_that_a_caller_knows_as_accepted,
 )
 from tests.simulation.early_regressions import EARLY_REGRESSIONS
@@ -518,6 +520,8 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-woken-before-durable": _shop(a_caller_looks_again_while_an_acceptance_is_on_its_way),
     "once-asked-before-durable": _shop(a_question_is_asked_while_an_answer_is_on_its_way),
     "question-refused-before-durable": _shop(a_question_is_refused_for_a_close_that_is_not_durable_yet),
+    "once-update-refused-for-a-replaced-run": a_node_updates_a_run_that_another_node_has_replaced,
+    "once-waited-for-a-lost-start": _shop(a_result_is_asked_for_of_a_run_whose_start_is_lost),
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),

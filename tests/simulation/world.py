@@ -27,6 +27,7 @@ from tests.simulation.outside import Outside
 from tests.simulation.parked import Parking
 from tests.simulation.plan import ACCOUNTS, Action, Plan
 from tests.simulation.record import LawBroken, Record
+from tests.simulation.told import Known, untrue
 from tests.simulation.wire import Wire, WireFaults
 from tests.simulation.workers import SimWorker
 
@@ -161,7 +162,7 @@ class World:
             name = f"client{number}"
             client = SimClient(
                 name, loop=self.loop, lane=lane, wire=self._wire(lane), chance=self.chance(name), moment=self.moment,
-                on_answer=self._check_answer, on_accepted=self._check_accepted,
+                on_try=self._note_try, on_answer=self._check_answer, on_accepted=self._check_accepted,
             )  # fmt: skip
             self.clients.append(client)
         for call in self.plan.calls:
@@ -249,8 +250,13 @@ class World:
                 f"law 3: answered, but the store does not hold the acceptance of update {call.request_id} in {run_id}"
             )
 
+    def _note_try(self, call: Call) -> None:
+        call.known = Known.of(self.record, call.action.values["id"])
+
     def _check_answer(self, call: Call) -> None:
-        """What was acknowledged is durable at that moment (law 3)."""
+        """What was told is true, and what was acknowledged is durable, at that moment (law 3)."""
+        if broken := untrue(self.record, call):
+            self.record.broken.append(broken)
         if not call.is_ok:
             return
         values, record = call.action.values, self.record

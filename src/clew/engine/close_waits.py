@@ -68,6 +68,8 @@ class CloseWaits:
         entry = self._cache.get_open(request.namespace, request.workflow_id)
         if entry is None or (request.run_id and request.run_id != entry.state.run_id):
             return None
+        if not entry.durable_last_event_id:
+            return None  # Its start may yet be lost, and then nobody may have been told of this run.
         wait = CloseWait(self, entry, request, self._loop.time() + LONG_POLL_SECONDS)
         self._waiting[wait] = None
         self._waiters.call_on_close(entry.run_key, wait.look)

@@ -73,6 +73,18 @@ class Locator:
             entry = None
         return entry if entry is not None else await self.find(namespace, workflow_id, run_id)
 
+    async def find_started(self, namespace: str, workflow_id: str, run_id: str = "") -> RunEntry:
+        """The same, once its start is durable: nobody is told of a run, or waits at one, that may yet be lost (law 3).
+
+        Raises:
+            RPCError: ``workflow_not_found``, ``namespace_not_found``.
+        """
+        entry = await self.find_current(namespace, workflow_id, run_id)
+        while entry.unsettled_count and not entry.durable_last_event_id and self._wait_settled is not None:
+            await self._wait_settled(entry)
+            entry = await self.find_current(namespace, workflow_id, run_id)
+        return entry
+
     async def is_current(self, entry: RunEntry) -> bool:
         """Whether no other node has changed the run since it was read; one that is behind is discarded."""
         if self._peers.is_alone or self._on_stale is None or self._wait_settled is None:

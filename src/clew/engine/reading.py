@@ -56,7 +56,7 @@ class Reader:
             return await self._page(request)
 
     async def _page(self, request: GetHistoryRequest) -> GetHistoryResponse:
-        entry = await self._locator.find_current(request.namespace, request.workflow_id, request.run_id)
+        entry = await self._locator.find_started(request.namespace, request.workflow_id, request.run_id)
         if request.wait_new_event:
             entry = await self._wait_for_events(entry, request)
         state = entry.state

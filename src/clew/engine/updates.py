@@ -86,8 +86,25 @@ class UpdateDesk:
                 ``limit_exceeded`` …
         """
         entry = await self._locator.find(request.namespace, request.workflow_id, request.run_id)
-        self._check_chain(entry, request.first_execution_run_id)
-        return await self.admit_and_wait(entry, request)
+        while True:
+            self._check_chain(entry, request.first_execution_run_id)
+            try:
+                return await self.admit_and_wait(entry, request)
+            except RPCError as error:
+                entry = await self._following(entry, request, error)
+
+    async def _following(self, entry: RunEntry, request: UpdateWorkflowRequest, error: RPCError) -> RunEntry:
+        """The open run that another node has put in place of one that was open in memory here.
+
+        Raises:
+            RPCError: The refusal itself: there is none, or this very run was meant.
+        """
+        if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED or request.run_id or self._peers.is_alone:
+            raise error
+        latest = await self._locator.find_current(request.namespace, request.workflow_id)
+        if latest.run_key == entry.run_key or not latest.state.is_open:
+            raise error
+        return latest
 
     async def admit_and_wait(self, entry: RunEntry, request: UpdateWorkflowRequest) -> UpdateResponse:
         """The same for a run at hand."""
