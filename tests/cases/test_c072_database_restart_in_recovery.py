@@ -34,7 +34,7 @@ IS_LONG = bool(os.environ.get("CLEW_TEST_LONG"))
 RECOVERY_SECONDS_MAX = 15.0 if IS_LONG else 60.0
 """From the moment that the database answers again. The case says 15 s, which `make test-postgres` holds it to; on two
 busy cores it took 0.7 to 2.0 s, and a suite that shares them with anything else is given more."""
-SECONDS_MAX = 90.0
+SECONDS_MAX = 150.0
 """How long anything else may take on a busy machine."""
 IDLE_OUTAGE_SECONDS = 20.0 if IS_LONG else 4.0
 """The case says 20 s, which `make test-postgres` does."""
@@ -42,7 +42,7 @@ CUTS = 30
 HOLD = "hold"
 """What the activity of the process that will be killed is told: begin, and never end."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 process_mode = ""
 
