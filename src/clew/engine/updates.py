@@ -374,11 +374,11 @@ class UpdateDesk:
 
         Who looks at a run in memory may see what is only on its way, and another node may come before it (law 3).
         """
-        while event_id_of(admission) > entry.durable_last_event_id:
+        if event_id_of(admission) > entry.durable_last_event_id:
             state = entry.state
             entry = await self._find_durable(state.namespace, state.workflow_id, state.run_id)
             known = known_update(entry, admission.update_id)
-            if known is None or not event_id_of(known):
+            if known is None or not 0 < event_id_of(known) <= entry.durable_last_event_id:
                 raise _lost(admission.update_id)
             admission = known
         return entry, admission
