@@ -146,8 +146,8 @@ async def a_poll_asks_for_an_acceptance_that_is_not_durable_yet(shop: FaultyShop
     is_told = polling.done() or calling.done()
     accepting.held.release()
     await soon(accepting.answering)
-    assert (await soon(polling)).stage is (await soon(calling)).stage is stage
     assert not is_told
+    assert (await soon(polling)).stage is (await soon(calling)).stage is stage
 
 
 async def a_run_closes_with_an_update_that_a_caller_knows_as_accepted(shop: FaultyShop) -> None:
