@@ -25,6 +25,9 @@ WIDTHS = (250, 500, 1_000, 2_000)
 STEPS = 2_000
 TURNS = 8
 FACTOR_MAX = 2.0
+LATE_FACTOR_MAX = 4.0
+"""Of the last steps of a run that has grown past 4,096 events: its results take the general way, in two commits in place
+of one, which costs about twice as much. Were each step to read what lies before it, it would be a hundred times."""
 TURN_STEPS = 50
 
 
@@ -127,7 +130,7 @@ async def test_late_steps_of_a_long_run_cost_as_much_as_early_ones() -> None:
         # The flag is seen in the first task that starts at or after the limit.
         assert LIMITS_DEFAULT.history_events_suggest <= suggested_at < LIMITS_DEFAULT.history_events_suggest + 10
         assert len(cpu_seconds) == STEPS + TURNS * TURN_STEPS
-        assert min(late) < FACTOR_MAX * min(early), (early, late)
+        assert min(late) < LATE_FACTOR_MAX * min(early), (early, late)
 
 
 async def _cost_of(handle: Any, steps: int) -> float:
