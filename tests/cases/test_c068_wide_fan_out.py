@@ -26,8 +26,8 @@ STEPS = 2_000
 TURNS = 8
 FACTOR_MAX = 2.0
 LATE_FACTOR_MAX = 4.0
-"""Of the last steps of a run that has grown past 4,096 events: its results take the general way, in two commits in place
-of one, which costs about twice as much. Were each step to read what lies before it, it would be a hundred times."""
+"""Of the last steps of a run of more than 4,096 events, whose results take the general way: two commits, not one, about
+twice as much. Were each step to read what lies before it, it would be a hundred times."""
 TURN_STEPS = 50
 
 
