@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from clew.model.rejection import RejectionCode
 from clew.ports.store import RunRow, Store
 from clew.service.errors import RPCError
 from clew.stores import open_reader_by_address
+from tests.crash.caller import insist
 from tests.crash.mixed import CHILD_STEPS, HELD_STEPS, QUEUE, RESULT, SIGNALS, STEPS, Held, Mixed
 from tests.simulation.clients import value_of
 
@@ -37,7 +38,6 @@ T = TypeVar("T")
 SECONDS_MAX = 180.0
 """Generous: the machine may be busy, and a round may live through many kills."""
 
-_PAUSE_SECONDS = 0.02
 _RUNS_MAX = 1000
 _BYTES_MAX = 1 << 24
 
@@ -253,14 +253,3 @@ async def check_run(store: Store, row: RunRow) -> list[e.BaseEvent]:
     differing = {name: (folded[name], stated[name]) for name in stated if stated[name] != folded[name]}
     assert not differing, f"{about}: fold(history) and the state differ in {differing}"
     return events
-
-
-async def insist(call: Callable[[], Awaitable[T]]) -> T:
-    """Make the call until it is answered."""
-    while True:
-        try:
-            return await call()
-        except RPCError as error:
-            if error.code is not RejectionCode.UNAVAILABLE:
-                raise
-            await asyncio.sleep(_PAUSE_SECONDS)
