@@ -3,12 +3,11 @@
 Owns: the service loop's thread, and how calls and results hop between it and any number of other loops.
 Never: knows what a service is made of (``embedded`` starts an engine in it), or interprets a request.
 
-How it works: a call is put in the service thread's *inbox* and answered into the calling loop's *mailbox*. A caller
-whose loop has nothing else to do does not wake the service thread, but runs what he has put there himself
-(`ServiceLoop.borrow`, docs/adr/0045). Each of the
-two is a deque with a flag "a wake-up is under way", so that a burst of calls costs one wake-up, whatever its size, and
-the same on the way back. The consumer lowers the flag before it empties the deque; so whoever finds the flag up knows
-that his entry will be seen.
+How it works: a call is put in the service thread's *inbox* and answered into the calling loop's *mailbox*. Each of
+the two is a deque with a flag "a wake-up is under way", so that a burst of calls costs one wake-up, whatever its size,
+and the same on the way back. The consumer lowers the flag before it empties the deque; so whoever finds the flag up
+knows that his entry will be seen. While the service loop sleeps nobody is woken: the caller's thread runs what it has
+put there itself, after all that its own loop has ready (`ServiceLoop.borrow`, docs/adr/0045).
 
 A caller that stops waiting harms nobody: his result is dropped, and a call that only waits for news is taken back. A
 loop that was closed with calls in flight is forgotten.

@@ -192,29 +192,28 @@ class CommitPipeline:
     def hold(self, submission: Submission) -> None:
         """Submit, but let flushes pass over it, as an answer is about to join it; not for long, and not if anything
         else of its run is or has been submitted."""
-        entry = submission.entry
-        if entry.open_head is not None or entry.is_discarded:
-            self.submit(submission)
-            return
-        entry.submitted_count += 1
-        entry.open_head = submission
-        submission.held_at = self._flush_number
-        self._held.append(submission)
-        if not self._flush_is_scheduled:
-            self._schedule_flush()
+        if self._keep_back(submission, self._flush_number):
+            self._held.append(submission)
+            if not self._flush_is_scheduled:
+                self._schedule_flush()
 
     def hold_for(self, submission: Submission, seconds: float) -> None:
         """The same for an answer that comes from afar: flushes pass over it for so long, which is always the same."""
+        if self._keep_back(submission, AWAITED):
+            self._awaited.append((self._loop.time() + seconds, submission))
+            if self._awaited_timer is None:
+                self._awaited_timer = self._loop.call_later(seconds, self._look_at_awaited)
+
+    def _keep_back(self, submission: Submission, held_at: int) -> bool:
+        """Make it the first of its run, which no flush takes yet; gives whether that could be done. Else: submit it."""
         entry = submission.entry
         if entry.open_head is not None or entry.is_discarded:
             self.submit(submission)
-            return
+            return False
         entry.submitted_count += 1
         entry.open_head = submission
-        submission.held_at = AWAITED
-        self._awaited.append((self._loop.time() + seconds, submission))
-        if self._awaited_timer is None:
-            self._awaited_timer = self._loop.call_later(seconds, self._look_at_awaited)
+        submission.held_at = held_at
+        return True
 
     def release(self, head: Submission) -> None:
         """Let the next flush take what is held back."""
