@@ -106,9 +106,11 @@ sim-soak: $(VENV)/.stamp-dev ## Simulate seed after seed (ARGS="--from 0 --count
 	PYTHONHASHSEED=0 $(PY) -m tests.simulation --log tests/simulation/soaked.jsonl $(or $(ARGS),--count 10000)
 
 .PHONY: test-postgres
-test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, service, cases, outages, the long ones too
-	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' $(ARGS)
-	CLEW_TEST_LONG=1 CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases $(ARGS)
+test-postgres: $(VENV)/.stamp-dev ## Run all that concerns PostgreSQL: stores, service, cases, outages, the long ones too (RECORD=1 keeps the counts)
+	CLEW_TEST_LONG=1 $(PY) -m pytest tests/conformance tests/postgres tests/outage -k 'not sqlite' \
+		--junitxml build/postgres.xml $(ARGS)
+	CLEW_TEST_LONG=1 CLEW_TEST_STORE=postgres $(PY) -m pytest tests/cases --junitxml build/postgres-cases.xml $(ARGS)
+	$(PY) -m tests.postgres.record build/postgres.xml build/postgres-cases.xml $(if $(RECORD),--record)
 
 .PHONY: test-postgres-versions
 test-postgres-versions: $(VENV)/.stamp-dev ## Run what concerns PostgreSQL on every version that is supported (ARGS="14 16")
@@ -127,8 +129,8 @@ soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and 
 	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
 .PHONY: crash-soak
-crash-soak: $(VENV)/.stamp-dev ## Kill programs at 240 file operations, nodes at each of 60 commits; cut the power at 1,000 moments
-	CLEW_KILLS=240 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
+crash-soak: $(VENV)/.stamp-dev ## Kill programs at every file operation, nodes at each of 60 commits, clients; cut the power at 1,000 moments
+	CLEW_KILLS=1000000 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
 		CLEW_WRITE_LAST=60 CLEW_CRASH_RECORD=1 $(PY) -m pytest --timeout 7200 tests/crash $(ARGS)
 
 .PHONY: partition-soak

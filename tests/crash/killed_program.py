@@ -1,53 +1,65 @@
-"""A program with engine, worker and client on one file, which kills itself at a file operation.
+"""Lives of a program with engine, worker and client on one file, which kill themselves at a file operation.
 
-Arguments: the database, the file to write down what it was told, the number of the operation to die at (0: live on),
-and whether to die ``before`` it, ``after`` it, or ``within`` (half of a write is done).
+Each line of its input is JSON: ``[DATABASE, TOLD, N, HOW]``. A life is a child that is forked after all is imported,
+so that it begins within a moment; its exit code is answered in a line. TOLD is the file to write down what the program
+was told, N the number of the operation to die at (0: live on), HOW whether to die ``before`` it, ``after`` it, or
+``within`` (half of a write is done).
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
 import os
 import signal
 import sys
+import threading
+import traceback
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
+from clew import activity, workflow
+from clew.client import Client
+from clew.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from clew.exceptions import WorkflowAlreadyStartedError
+from clew.worker import Worker
 from tests.crash.watched_files import Step, watch
 
-PATH, TOLD, AT, HOW = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-_count = 0
-
-
-def die_at(step: Step) -> None:
-    """Die at the operation that was asked for."""
-    global _count
-    if step.kind not in ("write", "sync"):
-        return
-    _count += 1
-    if _count == AT + (HOW == "after"):
-        if HOW == "within" and step.kind == "write":
-            descriptor = os.open(step.path, os.O_WRONLY)
-            os.pwrite(descriptor, step.data[: len(step.data) // 2], step.offset)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-if AT:
-    watch(die_at)
-
-from clew import activity, workflow  # noqa: E402 - SQLite is watched before anything opens a file
-from clew.client import Client  # noqa: E402
-from clew.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy  # noqa: E402
-from clew.exceptions import WorkflowAlreadyStartedError  # noqa: E402
-from clew.worker import Worker  # noqa: E402
-
+LIFE_SECONDS_MAX = 120
 QUEUE = "killed"
 RUNS, STEPS, SIGNALS = 3, 3, 2
 
 
-def tell(line: str) -> None:
+class Killer:
+    """Counts the operations of one life, and ends it.
+
+    Args:
+        at: The operation to die at; 0 for none.
+        how: Before, within or after it.
+    """
+
+    def __init__(self, at: int, how: str) -> None:
+        self.at = at
+        self.how = how
+        self.count = 0
+
+    def look(self, step: Step) -> None:
+        """Die if this is the operation to die at."""
+        if step.kind not in ("write", "sync"):
+            return
+        self.count += 1
+        if self.count == self.at + (self.how == "after"):
+            if self.how == "within" and step.kind == "write":
+                descriptor = os.open(step.path, os.O_WRONLY)
+                os.pwrite(descriptor, step.data[: len(step.data) // 2], step.offset)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell(path: str, line: str) -> None:
     """Write down, in one call, what this program was told."""
-    descriptor = os.open(TOLD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{line}\n".encode())
     os.close(descriptor)
 
@@ -75,7 +87,7 @@ class Sum:
         self.signals.add(number)
 
 
-async def see_through(client: Client, number: int, told: set[str]) -> None:
+async def see_through(client: Client, number: int, told: set[str], path: str) -> None:
     """Start a run or find it, send what it has not been sent, and wait for its result."""
     try:
         handle = await client.start_workflow(
@@ -85,23 +97,52 @@ async def see_through(client: Client, number: int, told: set[str]) -> None:
         )  # fmt: skip
     except WorkflowAlreadyStartedError:
         handle = client.get_workflow_handle_for(Sum.run, f"sum-{number}")
-    tell(f"started {number}")
+    tell(path, f"started {number}")
     for value in range(SIGNALS):
         if f"signalled {number} {value}" not in told and f"result {number}" not in " ".join(told):
             await handle.signal(Sum.note, value)
-            tell(f"signalled {number} {value}")
-    tell(f"result {number} {await handle.result()}")
+            tell(path, f"signalled {number} {value}")
+    tell(path, f"result {number} {await handle.result()}")
 
 
-async def main() -> None:
-    told = set(Path(TOLD).read_text().splitlines()) if os.path.exists(TOLD) else set[str]()
+async def main(database: str, path: str) -> None:
+    """See all runs through."""
+    told = set(Path(path).read_text().splitlines()) if os.path.exists(path) else set[str]()
     async with (
-        await Client.connect(f"sqlite:{PATH}") as client,
+        await Client.connect(f"sqlite:{database}") as client,
         Worker(client, task_queue=QUEUE, workflows=[Sum], activities=[double]),
     ):
-        await asyncio.gather(*(see_through(client, number, told) for number in range(RUNS)))
-    tell(f"operations {_count}")
+        await asyncio.gather(*(see_through(client, number, told, path) for number in range(RUNS)))
+
+
+def live(database: str, path: str, at: int, how: str) -> NoReturn:
+    """One life, in the child."""
+    signal.alarm(LIFE_SECONDS_MAX)
+    code = 1
+    try:
+        killer = Killer(at, how)
+        if at:
+            watch(killer.look)
+        asyncio.run(main(database, path))
+        tell(path, f"operations {killer.count}")
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, it ends this life and is told
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def breed() -> None:
+    """Begin lives as they are asked for, one at a time, and tell of their ends, until the input ends."""
+    importlib.import_module("clew.storage.sqlite")
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            live(*json.loads(line))
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    breed()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, Final
+
+from tests.which_code import commit_now
 
 PATH: Final = Path(__file__).with_name("record.json")
 
@@ -27,7 +28,5 @@ def record(name: str, began: float, **facts: Any) -> None:
     if not os.environ.get("CLEW_CRASH_RECORD"):
         return
     records = json.loads(PATH.read_text()) if PATH.exists() else {}
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PATH.parent).stdout.strip()
-    records[name] = {"commit": commit, "seconds": round(time.monotonic() - began), **facts}
+    records[name] = {"commit": commit_now(), "seconds": round(time.monotonic() - began), **facts}
     PATH.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")

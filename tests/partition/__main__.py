@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from tests.partition.namespaces import NamespaceNetwork, why_not
 from tests.partition.runner import Settings, Told, run_under_trouble
 from tests.partition.trouble import DATABASE, Hosts
 from tests.postgres.server import PostgresServer
+from tests.which_code import commit_now
 
 RECORD = Path(__file__).with_name("record.json")
 HOSTS = Hosts(
@@ -76,9 +76,8 @@ def main() -> int:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         told = asyncio.run(run(settings, folder))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     facts = {
-        "commit": commit.stdout.strip(),
+        "commit": commit_now(),
         "network": "namespaces",
         "seed": options.seed,
         "minutes": round((time.monotonic() - began) / 60, 1),

@@ -92,10 +92,11 @@ def test_version(version: int, more: list[str]) -> tuple[str, dict[str, Outcome]
         os.environ["CLEW_TEST_POSTGRES_BIN"] = str(programs)
     else:
         os.environ.pop("CLEW_TEST_POSTGRES_BIN", None)
-    return _release(), {name: _run(suite, more) for name, suite in SUITES.items()}
+    return release_of_server(), {name: _run(suite, more) for name, suite in SUITES.items()}
 
 
-def _release() -> str:
+def release_of_server() -> str:
+    """The exact release of the server that the tests use."""
     import asyncio
 
     from tests.postgres.databases import execute

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.hunt import commit_now
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.simulate import Outcome, from_json, shrink, simulate, to_json
+from tests.which_code import commit_now
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.simulation.plan import Plan, make_plan
 from tests.simulation.planted import FAULTS, Fault, planted
 from tests.simulation.regressions import FAILURES, REGRESSIONS
 from tests.simulation.simulate import from_json, simulate
+from tests.which_code import commit_now
 
 SEEDS_MAX = 200
 SEEDS_AGAIN = 20
@@ -148,15 +148,6 @@ def main() -> int:
     CAUGHT.write_text(json.dumps(ordered, indent=1) + "\n")
     PAGE.write_text(page(ordered))
     return 0 if len(ordered) == len(FAULTS) else 1
-
-
-def commit_now() -> str:
-    """Which code this is; empty where there is no Git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 def said(text: str) -> str:

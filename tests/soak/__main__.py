@@ -20,7 +20,6 @@ import random
 import resource
 import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 
 from clew.client import Client
 from clew.common import WorkflowExecutionStatus
+from tests.which_code import commit_now
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 WARM_SHARE = 0.4
@@ -199,10 +199,9 @@ def measure(path: Path) -> dict[str, Any]:
 
 def described(load: Load) -> dict[str, Any]:
     """What was run, on what."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
+        "commit": commit_now(),
         "python": platform.python_version(),
         **load._asdict(),
     }

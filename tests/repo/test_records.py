@@ -1,0 +1,60 @@
+"""Records of long proofs say what was counted, and on which code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import which_code
+from tests.postgres import record
+
+REPORT = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest" errors="1" failures="1" tests="5" time="61.5">
+<testcase classname="tests.conformance.store.test_a" name="a" time="1.5" />
+<testcase classname="tests.conformance.store.test_a" name="b" time="1"><skipped>no</skipped></testcase>
+<testcase classname="tests.cases.test_c003" name="c" time="2">{}</testcase>
+<testcase classname="tests.postgres.test_copy" name="d" time="2"/>
+<testcase classname="tests.outage.test_e" name="e" time="2"/>
+</testsuite></testsuites>
+"""
+
+
+def test_tests_are_counted_by_folder() -> None:
+    told = record.count([REPORT.format(""), REPORT.format("<error>no</error>")])
+    assert told["conformance"] == {"passed": 2, "failed": 0, "skipped": 2, "seconds": 5}
+    assert told["cases"] == {"passed": 1, "failed": 1, "skipped": 0, "seconds": 4}
+    assert record.why_not_kept(told) == "1 tests failed"
+
+
+def test_what_ran_in_part_or_failed_is_no_record() -> None:
+    told = record.count([REPORT.format("")])
+    assert record.why_not_kept(told) == ""
+    del told["outage"]
+    assert "no test of outage passed" in record.why_not_kept(told)
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def test_the_code_is_changed_by_code_and_not_by_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(which_code, "ROOT", tmp_path)
+    assert which_code.commit_now() == "", "no repository"
+    written = tmp_path / "tests" / "crash" / "record.json"
+    written.parent.mkdir(parents=True)
+    code = tmp_path / "code.py"
+    for path in (written, code):
+        path.write_text("{}")
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "Begin")
+    clean = which_code.commit_now()
+    assert len(clean) == 12
+    written.write_text(json.dumps({"kills": 3}))
+    assert which_code.commit_now() == clean
+    code.write_text("1")
+    assert which_code.commit_now() == f"{clean}-dirty"
