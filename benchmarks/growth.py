@@ -273,8 +273,6 @@ DIMENSIONS: Final = {
         "CPU, µs a local step",
         "constant: a step appends one row and rewrites one of fixed size",
         history,
-        "Activities leave the express way at 4,096 events, where continue-as-new is suggested, so they cost a constant "
-        "more from there on; local steps stay on it.",
     ),
     "open-runs": Dimension(
         "Open runs",

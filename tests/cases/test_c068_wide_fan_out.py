@@ -25,9 +25,8 @@ WIDTHS = (250, 500, 1_000, 2_000)
 STEPS = 2_000
 TURNS = 8
 FACTOR_MAX = 2.0
-LATE_FACTOR_MAX = 4.0
-"""Of the last steps of a run of more than 4,096 events, whose results take the general way: two commits, not one, about
-twice as much. Were each step to read what lies before it, it would be a hundred times."""
+LATE_FACTOR_MAX = 2.0
+"""Of the last steps of a run of more than 4,096 events. Were each to read what lies before, it would be a hundred."""
 TURN_STEPS = 50
 
 

@@ -49,24 +49,31 @@ class Bounds(NamedTuple):
     payload_bytes_max: int
     name_length_max: int
     activities_max: int
-    events_end: int
-    bytes_end: int
-    """Up to these two a run may go on once it was told to continue as new, which `events_max` and `bytes_max` leave to
-    the general way."""
+    events_suggest: int
+    bytes_suggest: int
+    """From these two on a workflow task says that the run should continue as new."""
 
     @staticmethod
     def of(limits: Limits) -> Bounds:
         """The bounds of these limits."""
         return Bounds(
             # The largest transition adds a few events to those that were there when its task is started.
-            events_max=min(limits.history_events_suggest, limits.history_events_max) - FEW_ITEMS - 4,
-            bytes_max=min(limits.history_bytes_suggest, limits.history_bytes_max),
+            events_max=limits.history_events_max - FEW_ITEMS - 4,
+            bytes_max=limits.history_bytes_max,
             payload_bytes_max=min(limits.payload_bytes_max, limits.transition_bytes_max // FEW_ITEMS),
             name_length_max=limits.id_bytes_max // 4,
             activities_max=min(FEW_ITEMS, limits.pending_activities_max),
-            events_end=limits.history_events_max - FEW_ITEMS,
-            bytes_end=limits.history_bytes_max,
+            events_suggest=limits.history_events_suggest,
+            bytes_suggest=limits.history_bytes_suggest,
         )
+
+    def suggests(self, state: ExecutionState, events_count: int) -> tuple[str, ...]:
+        """Why a plain run should continue as new when its history has so many events, if it should:
+        `workflow_tasks.suggest_reasons`."""
+        is_large = state.history_size_bytes >= self.bytes_suggest
+        if events_count < self.events_suggest:
+            return ("HistorySizeTooLarge",) if is_large else ()
+        return ("HistorySizeTooLarge", "TooManyHistoryEvents") if is_large else ("TooManyHistoryEvents",)
 
 
 # --- what may be decided here ----------------------------------------------------------------------------------------
@@ -267,7 +274,12 @@ def start_run(
 
 
 def complete_activity(
-    state: ExecutionState, activity: PendingActivity, request: CompleteActivityRequest, now: datetime, taker: Taker
+    state: ExecutionState,
+    activity: PendingActivity,
+    request: CompleteActivityRequest,
+    now: datetime,
+    taker: Taker,
+    bounds: Bounds,
 ) -> list[e.Event]:
     """Record the result of a started activity, and give the workflow task for it to `taker`, which has the run cached:
     `decide_complete_activity`, then `decide_start_workflow_task`."""
@@ -279,6 +291,7 @@ def complete_activity(
     state.derived.activity_ids.pop(activity.activity_id, None)
     lease_id = state.lease_count = state.lease_count + 1
     timeout, size = state.workflow_task_timeout, state.history_size_bytes
+    reasons = bounds.suggests(state, event_id + 2)
     state.workflow_task = PendingWorkflowTask(
         scheduled_event_id=event_id + 2,
         attempt=1,
@@ -290,6 +303,8 @@ def complete_activity(
         session=taker.session,
         identity=taker.identity,
         sticky_session=taker.session,
+        suggest_continue_as_new=bool(reasons),
+        suggest_continue_as_new_reasons=reasons,
         history_size_bytes=size,
     )
     state.next_event_id = event_id + 4
@@ -322,6 +337,8 @@ def complete_activity(
             event_time=now,
             scheduled_event_id=event_id + 2,
             identity=taker.identity,
+            suggest_continue_as_new=bool(reasons),
+            suggest_continue_as_new_reasons=reasons,
             history_size_bytes=size,
         ),
     ]

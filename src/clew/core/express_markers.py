@@ -20,14 +20,11 @@ def is_usual_record(
 ) -> bool:
     """Whether the markers stand at the end of history, are few, and none has anything that a check could refuse.
 
-    Once its task has told the code to continue as new, a run may go on to the very end of what is allowed.
+    The one after which the run should continue as new is not: its task has to end, so that the next one says so.
     """
-    is_told = task.suggest_continue_as_new
-    if state.next_event_id > (bounds.events_end if is_told else bounds.events_max):
-        return False
-    if state.history_size_bytes >= (bounds.bytes_end if is_told else bounds.bytes_max):
-        return False
     markers = request.markers
+    if not task.suggest_continue_as_new and bounds.suggests(state, state.next_event_id - 1 + len(markers)):
+        return False
     if request.after_event_id != state.next_event_id - 1 or not 0 < len(markers) <= FEW_ITEMS:
         return False
     name_length_max, bytes_left = bounds.name_length_max, bounds.payload_bytes_max

@@ -165,7 +165,8 @@ class Express:
         if session is None:
             return None
         try:
-            events = express.complete_activity(state, activity, request, self._clock.now(), session.taker)
+            now, bounds = self._clock.now(), namespace.bounds
+            events = express.complete_activity(state, activity, request, now, session.taker, bounds)
             entry.scheduled.pop(activity.scheduled_event_id, None)
             task = entry.state.workflow_task
             assert task is not None, "the next workflow task is handed over"
@@ -208,7 +209,7 @@ class Express:
         if (
             task is None
             or entry.early is not None
-            or (namespace := self._namespace_of_plain(entry, token)) is None
+            or (namespace := self._namespace_of(entry, token)) is None
             or not express_markers.is_usual_record(request, state, task, namespace.bounds)
         ):
             return None
@@ -353,15 +354,6 @@ class Express:
         if state.next_event_id > bounds.events_max or state.history_size_bytes >= bounds.bytes_max:
             return None
         return namespace
-
-    def _namespace_of_plain(self, entry: RunEntry, token: TaskToken) -> Namespace | None:
-        """The same, whatever the length of its history."""
-        state = entry.state
-        if entry.plain_at != entry.submitted_count and not express.is_plain(state):
-            return None
-        if state.run_id != token.run_id or self._versions.has_routes:
-            return None
-        return self._namespaces.known(state.namespace)
 
     def _submit(
         self,
