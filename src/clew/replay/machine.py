@@ -197,6 +197,7 @@ class WorkflowMachine(FollowingMachine):
         for timer in timers:
             timer.pending = None
         self._ledger.let_go()
+        runtime.let_go_of_rows()
         for part in (runtime.used_handlers, runtime.out, runtime):
             if part is not None:
                 vars(part).clear()

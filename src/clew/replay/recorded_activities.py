@@ -14,7 +14,7 @@ the recorded one, arguments included, nothing has been changed, and the general 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from clew.model import events as e
@@ -22,13 +22,13 @@ from clew.replay.local_activities import LocalActivities
 from clew.replay.loop import WorkflowLoop
 from clew.replay.matching import Ledger
 from clew.replay.passages import Kinds
-from clew.replay.short_way import ShortWay
+from clew.replay.short_way import KNOWN_MAX, ShortWay
 from clew.replay.values import Values
-from clew.workflow._activities import UNSET
+from clew.workflow._activities import UNSET, activity_input, one_or_many
+from clew.workflow._runtime import AwaitedCall
 
 if TYPE_CHECKING:
     from clew.replay.runtime import WorkflowRuntime
-    from clew.workflow._interceptor import StartActivityInput
 
 _ROW: Final[list[type[Any]]] = [
     e.WorkflowTaskCompleted,
@@ -48,6 +48,28 @@ _SCHEDULED, _COMPLETED, _NEXT_TASK, _NEXT_ANSWER = 2, 4, 6, 7
 
 
 @final
+class _Known:
+    """What the last call of an activity said.
+
+    Args:
+        activity: As it was given.
+        result_type: The type of its result, as it was given.
+        options: Its options, as they were given.
+    """
+
+    __slots__ = ("activity_id", "name", "options", "result_type", "ret_type", "summary")
+
+    def __init__(self, activity: Any, result_type: Any | None, options: Mapping[str, Any]) -> None:
+        asked = activity_input(activity, UNSET, (), result_type, **options)
+        self.result_type = result_type
+        self.options = options
+        self.name = asked.activity
+        self.activity_id = asked.activity_id
+        self.summary = asked.summary
+        self.ret_type = asked.ret_type
+
+
+@final
 class RecordedActivities(ShortWay):
     """The rows of activities of one run.
 
@@ -59,7 +81,7 @@ class RecordedActivities(ShortWay):
         ledger: The requests of the run.
     """
 
-    __slots__ = ("_events", "_kinds", "_ledger", "_values", "index")
+    __slots__ = ("_events", "_kinds", "_ledger", "_values")
 
     def __init__(
         self, runtime: WorkflowRuntime, loop: WorkflowLoop, local: LocalActivities, values: Values, ledger: Ledger
@@ -69,62 +91,67 @@ class RecordedActivities(ShortWay):
         self._ledger = ledger
         self._events: Sequence[Any] = ()
         self._kinds: Kinds = []
-        self.index = 0
-        """Of the start of the workflow task at hand."""
 
     def begin(self, events: Sequence[Any], kinds: Kinds, index: int, main: asyncio.Task[Any] | None) -> None:
         """Begin a row with the workflow task whose start is at `index`, and which is replayed."""
         self.index = index
         if main is not None and self._runtime.outbound_chain is None:
-            self._events, self._kinds, self._main = events, kinds, main
+            self._events, self._kinds = events, kinds
+            self._begin_row(main)
 
     def end(self) -> int:
         """The row is over; give the index of the start of the last task that was passed."""
-        self._events, self._kinds, self._main = (), [], None
-        self._loop_frame = self._main_frame = None
+        self._events, self._kinds = (), []
+        self._end_row()
         return self.index
 
-    def take(self, asked: StartActivityInput) -> Any:
-        """Give the result of an activity that the coroutine which calls this is about to await, if history has it next.
-
-        Returns:
-            The result; `UNSET` if the activity has to take the general way, with nothing changed.
-
-        Raises:
-            EncodeError: An argument cannot be converted, or is too large.
-            DecodeError: The result does not fit its type.
-        """
-        if self._main is None:
-            return UNSET
-        index, ledger, name = self.index, self._ledger, asked.activity
-        if (
-            self._kinds[index + 1 : index + 10] != _ROW
-            or ledger.asked_count
-            or ledger.has_unmatched
-            or self._local.open
-            or asked.summary
-            or not self._is_alone()
-        ):
-            return UNSET
-        events, runtime, counts = self._events, self._runtime, self._runtime.out.activity_counts
-        scheduled, completed = events[index + _SCHEDULED], events[index + _COMPLETED]
-        count = counts.get(name, 0) + 1
-        activity_id = asked.activity_id
-        if (
-            scheduled.activity_id != (f"{name}-{count}" if activity_id is None else activity_id)
-            or scheduled.activity_type != name
-            or completed.scheduled_event_id != scheduled.event_id
-            or self._values.encode(asked.args, "argument of activity", name) != scheduled.input
-        ):
-            return UNSET
-        if activity_id is None:
-            counts[name] = count
-        runtime.local.epoch += 1
-        ledger.begin()
-        task = events[index + _NEXT_TASK]
-        runtime.task_version = events[index + _NEXT_ANSWER].deployment_version or runtime.options.deployment_version
-        runtime.task_event = task
-        runtime.applied_event_id = task.event_id
-        self._loop.moment = task.event_time
-        self.index = index + _NEXT_TASK
-        return self._values.decode_result(completed.result, asked.ret_type)
+    def _answers(self) -> Generator[Any, AwaitedCall, None]:
+        runtime, loop, local, ledger, values = self._runtime, self._loop, self._local, self._ledger, self._values
+        known: dict[Any, _Known] = {}
+        counts = runtime.out.activity_counts
+        result: Any = UNSET
+        while True:
+            activity, arg, args, result_type, options = yield result
+            result, index = UNSET, self.index
+            if (
+                self._main is None
+                or self._kinds[index + 1 : index + 10] != _ROW
+                or ledger.asked_count
+                or ledger.has_unmatched
+                or local.open
+                or not self._is_alone(self._own_frame.f_back.f_back)  # type: ignore[union-attr]
+            ):
+                continue
+            events = self._events
+            scheduled, completed = events[index + _SCHEDULED], events[index + _COMPLETED]
+            try:
+                call = known.get(activity)
+                if call is None or call.result_type is not result_type or call.options != options:
+                    if len(known) >= KNOWN_MAX:
+                        known.clear()
+                    call = known[activity] = _Known(activity, result_type, options)
+                name = call.name
+                count = counts.get(name, 0) + 1
+                arguments = (arg,) if arg is not UNSET and not args else one_or_many(arg, args, name)
+                if (
+                    scheduled.activity_id != (f"{name}-{count}" if call.activity_id is None else call.activity_id)
+                    or scheduled.activity_type != name
+                    or call.summary
+                    or completed.scheduled_event_id != scheduled.event_id
+                    or values.encode(arguments, "argument of activity", name) != scheduled.input
+                ):
+                    continue
+                answer = values.decode_result(completed.result, call.ret_type)
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 (the general way comes to it at its place)
+                continue
+            if call.activity_id is None:
+                counts[name] = count
+            local.epoch += 1
+            ledger.begin()
+            task = events[index + _NEXT_TASK]
+            runtime.task_version = events[index + _NEXT_ANSWER].deployment_version or runtime.options.deployment_version
+            runtime.task_event = task
+            runtime.applied_event_id = task.event_id
+            loop.moment = task.event_time
+            self.index = index + _NEXT_TASK
+            result = answer

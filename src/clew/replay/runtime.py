@@ -166,15 +166,22 @@ class WorkflowRuntime(Runtime):
         steps = self._steps
         if steps is None:
             steps = self._steps = RecordedSteps(self, self.loop, self.local, self.values)
-            self.take_recorded_step = steps.take
+            self.take_recorded_step = steps.taker()
         return steps
 
     @cached_property
     def activities(self) -> RecordedActivities:
         """Those that a replay passes; a run that is never replayed needs none."""
         row = RecordedActivities(self, self.loop, self.local, self.values, self.ledger)
-        self.take_recorded_activity = row.take
+        self.take_recorded_activity = row.taker()
         return row
+
+    def let_go_of_rows(self) -> None:
+        """Have what passes recorded steps forget the run."""
+        if self._steps is not None:
+            self._steps.let_go()
+        if self.take_recorded_activity is not None:
+            self.activities.let_go()
 
     @property
     def label(self) -> str:

@@ -14,22 +14,28 @@ once) and mean to do more when it has stopped. So every frame between must be on
 written in Python has no frame: code that a `map` around ``coroutine.__await__()`` calls at each stop is not seen, nor
 called where nothing stops.
 
+Thousands of steps are passed here in a row, so who answers is a generator that is sent each of them (`_answers`): what
+does not change from one to the next stays in its variables. It never raises: where anything is unusual, nothing has
+been changed, and the general way finds what there is to say.
+
 Looking at frames is what the interpreter reports to audit hooks, and the guard's hook is one: `sys._getframe` and each
-``frame.f_code`` would cost more than the step. Nothing is reported of ``f_back`` and ``f_lasti``. So the topmost frame
-is had from a generator that knows its own (`_asking`), and of the two frames that are always there, that of the loop
-and that of `run`, the code is asked for once a row.
+``frame.f_code`` would cost more than the step. Nothing is reported of ``f_back`` and ``f_lasti``. So the generator
+starts from its own frame, whose ``f_back`` is that of whoever sent to it; and of the two frames that are always there,
+that of the loop and that of `run`, the code is asked for once a row.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dis
-from collections.abc import Generator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from clew.replay.local_activities import LocalActivities
 from clew.replay.loop import WorkflowLoop
+from clew.workflow._runtime import AwaitedCall
 
 if TYPE_CHECKING:
     from clew.replay.runtime import WorkflowRuntime
@@ -40,8 +46,11 @@ _AWAITS: Final = dis.opmap["SEND"]
 _CACHE: Final = dis.opmap.get("CACHE", 0)
 _UNIT: Final = 2
 
+KNOWN_MAX: Final = 100
+"""Of different activities whose calls are remembered; code may make new functions without end."""
 
-class ShortWay:
+
+class ShortWay(ABC):
     """Looks at one run.
 
     Args:
@@ -50,26 +59,54 @@ class ShortWay:
         local: Its local activities.
     """
 
-    __slots__ = ("_asking", "_local", "_loop", "_loop_frame", "_main", "_main_awaits", "_main_frame", "_runtime")
+    __slots__ = (
+        "_generator", "_local", "_loop", "_loop_frame", "_main", "_main_awaits", "_main_frame", "_own_frame",
+        "_runtime", "index",
+    )  # fmt: skip
 
     def __init__(self, runtime: WorkflowRuntime, loop: WorkflowLoop, local: LocalActivities) -> None:
         self._runtime = runtime
         self._loop = loop
         self._local = local
+        self._generator: Generator[Any, AwaitedCall, None] | None = None
         self._main: asyncio.Task[Any] | None = None
         """The task of `run`, which is there while the short way may be taken."""
-        self._asking: Generator[FrameType | None, FrameType | None, None] | None = None
+        self._own_frame: FrameType | None = None
         self._loop_frame: FrameType | None = None
         self._main_frame: FrameType | None = None
         """Known of this row. No other is kept: what its coroutine held would end later than when it was live."""
         self._main_awaits: set[int] = set()
         """Where that of `run` was seen to stand at an `await`."""
+        self.index = 0
+        """Of the event at hand."""
 
-    def _is_alone(self) -> bool:
-        """Whether, if the coroutine that asks stopped, nothing would run before the next event is applied.
+    def taker(self) -> Callable[[AwaitedCall], Any]:
+        """Give what a coroutine calls that is about to await a step.
 
-        It is for a method that was called by the coroutine: of the frames, the third is the first that is looked at.
+        It gives the result if history tells it next; else `UNSET`, with nothing changed.
         """
+        self._generator = generator = self._answers()
+        next(generator)
+        return generator.send
+
+    @abstractmethod
+    def _answers(self) -> Generator[Any, AwaitedCall, None]: ...
+
+    def _begin_row(self, main: asyncio.Task[Any]) -> None:
+        self._main = main
+        # Not from within: a frame that one of its own variables holds is freed by the collector alone.
+        self._own_frame = cast("GeneratorType[Any, Any, Any]", self._generator).gi_frame
+
+    def _end_row(self) -> None:
+        self._main = self._own_frame = self._loop_frame = self._main_frame = None
+
+    def let_go(self) -> None:
+        """Forget the run, so that it is freed without the collector."""
+        self._end_row()
+        self._generator = None
+
+    def _is_alone(self, frame: FrameType | None) -> bool:
+        """Whether, if the coroutine with this frame stopped, nothing would run before the next event is applied."""
         loop, runtime = self._loop, self._runtime
         if (
             loop.ready
@@ -80,20 +117,16 @@ class ShortWay:
             or loop.held_task is not None
         ):
             return False
-        task: Any = asyncio.current_task(loop)
-        if task is None or task._must_cancel or (task is not self._main and self._main.done()):  # type: ignore[union-attr]
-            return False
-        asking = self._asking
-        if asking is None:
-            asking = self._asking = _asking()
-        frame: FrameType | None = next(asking).f_back.f_back.f_back  # type: ignore[union-attr]
         if (
             frame is not None
             and frame is self._main_frame
             and frame.f_back is self._loop_frame
             and frame.f_lasti in self._main_awaits
         ):
-            return True
+            return not self._main._must_cancel  # type: ignore[union-attr]
+        task: Any = asyncio.current_task(loop)
+        if task is None or task._must_cancel or (task is not self._main and self._main.done()):  # type: ignore[union-attr]
+            return False
         return self._is_awaited_throughout(frame, task)
 
     def _is_awaited_throughout(self, frame: FrameType | None, task: asyncio.Task[Any]) -> bool:
@@ -119,18 +152,3 @@ class ShortWay:
 
 def _is_await(instructions: bytes, at: int) -> bool:
     return instructions[at] == _AWAITS or (instructions[at] == _CACHE and instructions[at - _UNIT] == _AWAITS)
-
-
-def _asking() -> Generator[FrameType | None, FrameType | None, None]:
-    """Make a generator that gives, each time, the frame of whoever asks."""
-    generator = _callers()
-    next(generator)
-    generator.send(cast("GeneratorType[Any, Any, Any]", generator).gi_frame)
-    return generator
-
-
-def _callers() -> Generator[FrameType | None, FrameType | None, None]:
-    own = yield None
-    assert own is not None, "it is told its own frame first"
-    while True:
-        yield own.f_back

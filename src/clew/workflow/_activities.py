@@ -186,11 +186,11 @@ async def execute_activity(
     Raises:
         ActivityError: It failed, timed out or was cancelled for good; its cause says why.
     """
-    asked, runtime = activity_input(activity, arg, args, result_type, **options), current()
+    runtime = current()
     take = runtime.take_recorded_activity
-    if take is not None and (result := take(asked)) is not UNSET:
+    if take is not None and (result := take((activity, arg, args, result_type, options))) is not UNSET:
         return result
-    return await runtime.execute_activity(asked)
+    return await runtime.execute_activity(activity_input(activity, arg, args, result_type, **options))
 
 
 @overload
@@ -244,11 +244,11 @@ async def execute_activity_class(
     activity: type[Any], arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any
 ) -> Any:
     """Run an activity that is the ``__call__`` of a class; see `execute_activity`."""
-    asked, runtime = activity_input(_call_of(activity), arg, args, None, **options), current()
+    runtime = current()
     take = runtime.take_recorded_activity
-    if take is not None and (result := take(asked)) is not UNSET:
+    if take is not None and (result := take((_call_of(activity), arg, args, None, options))) is not UNSET:
         return result
-    return await runtime.execute_activity(asked)
+    return await runtime.execute_activity(activity_input(_call_of(activity), arg, args, None, **options))
 
 
 @overload
@@ -316,11 +316,11 @@ async def execute_activity_method(
 ) -> ReturnType: ...
 async def execute_activity_method(activity: Any, arg: Any = UNSET, *, args: Sequence[Any] = (), **options: Any) -> Any:
     """Run an activity that is a method, given unbound as ``Class.method``; see `execute_activity`."""
-    asked, runtime = activity_input(activity, arg, args, None, **options), current()
+    runtime = current()
     take = runtime.take_recorded_activity
-    if take is not None and (result := take(asked)) is not UNSET:
+    if take is not None and (result := take((activity, arg, args, None, options))) is not UNSET:
         return result
-    return await runtime.execute_activity(asked)
+    return await runtime.execute_activity(activity_input(activity, arg, args, None, **options))
 
 
 # --- from a call to its input -----------------------------------------------------------------------------

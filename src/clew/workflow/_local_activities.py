@@ -127,12 +127,12 @@ async def execute_local_activity(
     Raises:
         ActivityError: It failed for good; its cause says why.
     """
-    call = local_activity_call(activity, result_type, options)
-    arguments, runtime = local_arguments(call, arg, args), current()
+    runtime = current()
     take = runtime.take_recorded_step
-    if take is not None and (result := take(call, arguments)) is not UNSET:
+    if take is not None and (result := take((activity, arg, args, result_type, options))) is not UNSET:
         return result
-    return await runtime.execute_local_activity(call, arguments)
+    call = local_activity_call(activity, result_type, options)
+    return await runtime.execute_local_activity(call, local_arguments(call, arg, args))
 
 
 _execute: Any = execute_local_activity

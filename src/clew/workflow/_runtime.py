@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 from uuid import UUID
 
 from clew.common import (
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 _running_loop: Final[Callable[[], Any]] = asyncio._get_running_loop
 """The attribute of a workflow's event loop that holds its runtime."""
+
+AwaitedCall: TypeAlias = tuple[Any, Any, Sequence[Any], Any | None, Mapping[str, Any]]
+"""An activity that a coroutine is about to await: the activity, its one argument or else several, the type of its
+result, and the options."""
 
 
 class NotInWorkflowError(ClewError, RuntimeError):
@@ -201,7 +205,7 @@ class Runtime(ABC):
     @abstractmethod
     def execute_activity(self, input: StartActivityInput) -> Awaitable[Any]: ...
 
-    take_recorded_activity: Callable[[StartActivityInput], Any] | None = None
+    take_recorded_activity: Callable[[AwaitedCall], Any] | None = None
     """Gives the result of an activity if history tells it next, else ``UNSET``; for coroutines that await it."""
 
     @abstractmethod
@@ -209,7 +213,7 @@ class Runtime(ABC):
     @abstractmethod
     def execute_local_activity(self, call: LocalActivityCall, args: Sequence[Any]) -> Awaitable[Any]: ...
 
-    take_recorded_step: Callable[[LocalActivityCall, Sequence[Any]], Any] | None = None
+    take_recorded_step: Callable[[AwaitedCall], Any] | None = None
     """Gives the result of a local activity if history tells it next, else ``UNSET``; for coroutines that await it."""
 
     @abstractmethod

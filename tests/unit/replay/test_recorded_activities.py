@@ -19,7 +19,6 @@ from clew.model.policies import DeploymentVersion
 from clew.replay.outbound import Outbound
 from clew.replay.recorded_activities import RecordedActivities
 from clew.replay.short_way import ShortWay
-from clew.workflow._activities import UNSET
 from tests.unit.replay import noted_programs
 from tests.unit.replay.noted_programs import (
     OPTIONS,
@@ -27,6 +26,7 @@ from tests.unit.replay.noted_programs import (
     SECOND,
     Odd,
     Program,
+    never,
     note,
     notes,
     outcome_of,
@@ -137,7 +137,7 @@ def test_who_looks_sees_the_same(
     story = _run(name, is_at_once=is_at_once, with_signal=with_signal)
     live = list(notes)
     short = replayed(story)
-    monkeypatch.setattr(RecordedActivities, "take", lambda *_: UNSET)
+    monkeypatch.setattr(RecordedActivities, "_answers", never)
     general = replayed(story)
     assert general == live
     assert short == live
@@ -188,7 +188,7 @@ def test_the_versions_of_the_workers_that_had_the_tasks_are_told() -> None:
                 story.events[place] = msgspec.structs.replace(event, deployment_version=version)
         seen.clear()
         short = (replayed(story), list(seen))
-        patch.setattr(RecordedActivities, "take", lambda *_: UNSET)
+        patch.setattr(RecordedActivities, "_answers", never)
         seen.clear()
         general = (replayed(story), list(seen))
     assert short == general
@@ -199,7 +199,7 @@ def test_the_versions_of_the_workers_that_had_the_tasks_are_told() -> None:
 def test_a_program_whose_order_would_suffer_is_seen_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     story = _run(name)
     live = list(notes)
-    monkeypatch.setattr(ShortWay, "_is_alone", lambda _: True)
+    monkeypatch.setattr(ShortWay, "_is_alone", lambda *_: True)
     try:
         reckless = replayed(story)
     except Exception:  # noqa: BLE001 (what it comes to, if activities do not wait, is not looked at)
@@ -241,7 +241,7 @@ def test_changed_code_is_told_of_in_the_same_words(
 
     monkeypatch.setitem(PROGRAMS, "in_sequence", other)
     if not is_short:
-        monkeypatch.setattr(RecordedActivities, "take", lambda *_: UNSET)
+        monkeypatch.setattr(RecordedActivities, "_answers", never)
     notes.clear()
     try:
         story.replay()

@@ -7,10 +7,14 @@ all three notes must be alike.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import gc
+import weakref
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from clew import workflow
@@ -88,11 +92,87 @@ def test_all_but_the_first_and_the_last_take_the_short_way(asked: list[str]) -> 
     assert len(asked) == 2, "the first, before any marker, and the last, after which nothing tells what was done"
 
 
+async def _with_a_wrong_option() -> None:
+    await steps("a", 3)
+    with pytest.raises(TypeError):
+        await step("double", 1, nonsense=True)
+    with pytest.raises(EncodeError):
+        await step("double", Odd())
+    await steps("b", 3)
+
+
+async def _with_other_options() -> None:
+    for number in range(4):
+        await step("double", number)
+        await step("double", number, summary=f"number {number}")
+        await step("triple", number, activity_id="mine")
+
+
+@pytest.mark.parametrize(("program", "general"), [(_with_a_wrong_option, 3), (_with_other_options, 2)])
+def test_what_is_unusual_does_not_end_the_row(
+    program: Any, general: int, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROGRAMS, "in_sequence", program)
+    story = _run("in_sequence")
+    asked.clear()
+    story.replay()
+    assert len(asked) == general, "the first, the last, and what cannot be converted"
+
+
+@pytest.mark.parametrize("activity_id", [None, "mine"])
+def test_a_marker_that_says_more_than_usual_is_read(
+    activity_id: str | None, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        for number in range(6):
+            await step("double", number, activity_id=activity_id)
+
+    def outcome(request: LocalActivityRequest) -> LocalActivityOutcome:
+        found = outcome_of(request)
+        given = found or LocalActivityOutcome(sequence=request.sequence)
+        return msgspec.structs.replace(given, attempt=2)
+
+    monkeypatch.setitem(PROGRAMS, "in_sequence", program)
+    story = _story("in_sequence")
+    story.local = outcome
+    while not story.is_closed:
+        story.run()
+    asked.clear()
+    story.replay()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_run_that_passed_a_row_is_freed_without_the_collector(
+    is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = _run("in_sequence")
+
+    async def other() -> None:
+        await steps("a", 4)
+        await step("triple" if is_broken else "double", 0)
+        await asyncio.Event().wait()
+
+    monkeypatch.setitem(PROGRAMS, "in_sequence", other)
+    machine = story.make_machine()
+    with contextlib.suppress(NondeterminismError):
+        machine.replay(story.events[:8])
+    loop = weakref.ref(machine._loop)
+    gc.collect()
+    gc.disable()
+    try:
+        machine.evict()
+        del machine
+        assert loop() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("name", ["driven_by_hand", "before_a_condition", "with_callbacks"])
 def test_a_program_whose_order_would_suffer_is_seen_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     story = _run(name)
     live = list(notes)
-    monkeypatch.setattr(RecordedSteps, "_is_alone", lambda _: True)
+    monkeypatch.setattr(RecordedSteps, "_is_alone", lambda *_: True)
     try:
         reckless = replayed(story)
     except Exception:  # noqa: BLE001 (what it comes to, if steps do not wait, is not looked at)

@@ -29,7 +29,7 @@ from clew.replay.local_activities import LocalActivities
 from clew.replay.outbound import Outbound
 from clew.replay.recorded_activities import RecordedActivities
 from clew.replay.recorded_steps import RecordedSteps
-from clew.workflow._activities import UNSET
+from tests.unit.replay.noted_programs import never
 from tests.unit.replay.story import Story, payloads, value_of
 
 SECOND = timedelta(seconds=1)
@@ -396,7 +396,7 @@ def told(story: Story, last: int | None = None) -> Any:
 @contextmanager
 def general_way() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordedActivities, "take", lambda *_: UNSET)
+        patch.setattr(RecordedActivities, "_answers", never)
         patch.setattr(RecordedSteps, "begin", lambda *_: None)
         yield
 
