@@ -11,7 +11,9 @@ from clew.adapters import SystemEntropy, to_ns
 from clew.engine.fleet import node_of
 from clew.link import LinkClient, LinkServer
 from clew.model.commands import CompleteWorkflowExecution, ScheduleActivityTask
+from clew.ports.store import StoreUnavailable
 from clew.service import requests as r
+from clew.service.errors import RPCError
 from tests.conformance.service.scripted import ONE_ATTEMPT, ScriptedWorker, soon
 from tests.fleet.shop import LEASE, FleetShop
 from tests.link.memory import MemoryDial
@@ -94,6 +96,25 @@ async def test_when_its_node_drains(linked: Linked) -> None:
     linked.servers[0].close()
     first.is_up = False
     await soon(first.engine.stop())
+    await linked.finish()
+
+
+async def test_a_report_under_way_as_its_node_dies_that_the_next_node_refuses_for_now(linked: Linked) -> None:
+    """The attempt is the worker's until the verdict is final: the next node is told of it all the same."""
+    linked.shop.nodes[0].kill()
+    report = linked.client.service.complete_activity(r.CompleteActivityRequest(token=linked.attempt.token))
+    linked.shop.faults.fail("commit_if_current", StoreUnavailable("the store is away"), times=None)
+    linked.dial.servers = [linked.servers[1]]
+    linked.dial.cut()
+    with pytest.raises(RPCError) as caught:
+        await soon(report)
+    assert caught.value.is_retryable
+    assert linked.client.node == "1"
+    linked.shop.faults.clear()
+    await until(lambda: linked.holder() == linked.shop.nodes[1].engine.node_id, "the attempt was taken over")
+    for _ in range(3):
+        linked.shop.advance(LEASE.total_seconds())
+        await linked.shop.settle()
     await linked.finish()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +13,11 @@ import msgspec
 import pytest
 
 from clew.adapters import SystemClock
-from clew.link import Admission, Hello, Peer
+from clew.link import Admission, Hello, LinkClient, Peer
 from clew.link.calls import METHODS
 from clew.link.remote import RemoteService
 from clew.model.access import EVERYWHERE, Grant, Role
+from clew.model.failure import ApplicationInfo, Failure
 from clew.model.rejection import Rejection, RejectionCode
 from clew.server.metrics.metrics import Metrics
 from clew.server.metrics.service import metered
@@ -190,6 +193,98 @@ async def test_another_session_gets_what_is_not_over() -> None:
         assert (second.sessions[0].workflow_credits, second.sessions[0].activity_credits) == (3, 3)
         assert client.node == "other"
         assert worker.session_id == "s1"
+
+
+NOT_NOW = RPCError(Rejection(code=RejectionCode.UNAVAILABLE, message="the store is away"))
+NOT_FOUND = RPCError(Rejection(code=RejectionCode.ACTIVITY_NOT_FOUND, message="no such attempt"))
+NEVER = RPCError(Rejection(code=RejectionCode.LIMIT_EXCEEDED, message="too large"))
+
+
+def attempt(number: int) -> r.TaskToken:
+    return activity_task(number).token
+
+
+ENDS: dict[str, Callable[[Service, r.TaskToken], Awaitable[None]]] = {
+    "complete": lambda service, token: service.complete_activity(r.CompleteActivityRequest(token=token)),
+    "fail": lambda service, token: service.fail_activity(
+        r.FailActivityRequest(token=token, failure=Failure(message="no", info=ApplicationInfo(type="E")))
+    ),
+    "cancel": lambda service, token: service.cancel_activity(r.CancelActivityRequest(token=token)),
+    "release": lambda service, token: service.release_activity(r.ReleaseActivityRequest(token=token, reason="full")),
+    "detach": lambda service, token: service.detach_activity(token),
+}
+
+
+@asynccontextmanager
+async def holding(*numbers: int) -> AsyncIterator[tuple[LinkClient, FakeService, Callable[[], Any]]]:
+    """A client with a worker that has these attempts, its node, and what makes it move and say what it has then."""
+    first, second = FakeService(), FakeService()
+    one, other = make_server(first, node="one"), make_server(second, node="other")
+    async with linked(one, other) as (client, dial):
+        sink = Sink()
+        worker = await soon(client.service.attach_worker(HELLO, sink))
+        worker.grant(activity_tasks=len(numbers))
+        await until(lambda: first.sessions[0].activity_credits == len(numbers))
+        for number in numbers:
+            first.sessions[0].sink.offer_activity_task(activity_task(number))
+        await until(lambda: len(sink.activities) == len(numbers))
+
+        async def move() -> list[int]:
+            dial.servers = [other]
+            dial.cut()
+            await until(lambda: second.sessions, "the worker is attached to the other node")
+            return [token.lease_id for token in second.sessions[0].hello.held_attempts]
+
+        yield client, first, move
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_an_attempt_whose_report_is_under_way_is_named_to_the_next_node(end: str) -> None:
+    async with holding(1) as (client, node, move):
+        node.gate.clear()
+        report = ENDS[end](client.service, attempt(1))
+        await until(lambda: node.calls, "the first node has it, and does not answer")
+        assert await move() == [1]
+        assert await soon(report) is None
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("answer", "named"), [(None, []), (NOT_NOW, [1]), (NOT_FOUND, []), (NEVER, [])])
+async def test_an_attempt_is_named_until_the_verdict_on_it_is_final(
+    end: str, answer: RPCError | None, named: list[int]
+) -> None:
+    async with holding(1) as (client, node, move):
+        node.answer = lambda request: answer
+        outcome = await asyncio.gather(ENDS[end](client.service, attempt(1)), return_exceptions=True)
+        assert [type(outcome[0]), str(outcome[0])] == [type(answer), str(answer)]
+        assert await move() == named
+
+
+async def test_an_attempt_of_which_something_else_is_said_instead_is_still_named() -> None:
+    async with holding(1) as (client, node, move):
+        node.answer = lambda request: NEVER
+        reports: list[Reply[None]] = []
+
+        def say_that(_: Reply[None]) -> None:
+            node.gate.clear()
+            reports.append(ENDS["fail"](client.service, attempt(1)))  # type: ignore[arg-type]
+
+        ENDS["complete"](client.service, attempt(1)).listen(say_that)  # type: ignore[attr-defined]
+        await until(lambda: len(node.calls) == 2)
+        assert await move() == [1]
+        assert await soon(reports[0]) is None
+
+
+async def test_an_attempt_that_the_engine_gave_up_is_not_named() -> None:
+    async with holding(1, 2, 3, 4) as (client, node, move):
+        sink = node.sessions[0].sink
+        sink.cancel_activity(attempt(1), r.ActivityCancelReason.TIMED_OUT)
+        sink.cancel_activity(attempt(2), r.ActivityCancelReason.CANCEL_REQUESTED)
+        node.answer = lambda request: NOT_FOUND if request.token.lease_id == 3 else NEVER
+        for number in (3, 4):
+            with pytest.raises(RPCError):
+                await soon(client.service.heartbeat_activity(r.HeartbeatActivityRequest(token=attempt(number))))
+        assert await move() == [2, 4]
 
 
 async def test_a_node_that_drains_is_left_for_another() -> None:

@@ -459,6 +459,9 @@ _VERBS: dict[str, Callable[[Driver, Words, Options, str, Flags], Any]] = {
     "detach-activity": lambda driver, words, options, tail, flags: driver.decide(
         lambda: d.decide_detach_activity(driver.state, driver.activity_token(words[0]), driver.now)
     ),
+    "adopt-activity": lambda driver, words, options, tail, flags: driver.decide(
+        lambda: d.decide_adopt_attempt(driver.state, driver.activity_token(words[0]), words[1], driver.now)
+    ),
     "heartbeat": _heartbeat,
     "signal": lambda driver, words, options, tail, flags: driver.signal(words[0], options.get("id", "")),
     "cancel": lambda driver, words, options, tail, flags: driver.cancel(),

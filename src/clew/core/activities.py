@@ -201,11 +201,15 @@ def decide_adopt_attempt(
 ) -> Transition | Rejection:
     """A worker that came to another node, or to the same one restarted, still has this attempt: it goes on there.
 
+    One that it has let go of (`decide_detach_activity`), and does not know yet that this was heard, stays free.
+
     Reply: `HeartbeatReply`.
     """
     activity = _find(state, token, _MAY_HEARTBEAT, _MAY_HEARTBEAT)
     if isinstance(activity, Rejection):
         return activity
+    if not activity.session:
+        return Transition(reply=HeartbeatReply(cancel_requested=False))
     activity.session = session
     return Transition(
         dirty_items={(ITEM_ACTIVITY, activity.scheduled_event_id)},

@@ -48,6 +48,12 @@ TASK_ANSWERS: Final = frozenset(("complete_workflow_task", "fail_workflow_task",
 """Reports about a workflow task; they may rest on one that was given out early (``link.early``)."""
 
 
+ENDS_OF_ATTEMPTS: Final = frozenset(
+    ("complete_activity", "fail_activity", "cancel_activity", "release_activity", "detach_activity")
+)
+"""Reports after which a worker has an attempt at an activity no longer."""
+
+
 @final
 class Method:
     """One call of the contract.
@@ -58,6 +64,7 @@ class Method:
         is_abandonable: See `ABANDONABLE`.
         is_report: See `REPORTS`.
         is_task_answer: See `TASK_ANSWERS`.
+        is_end_of_attempt: See `ENDS_OF_ATTEMPTS`.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,6 +73,7 @@ class Method:
         self.is_abandonable = name in ABANDONABLE
         self.is_report = name in REPORTS
         self.is_task_answer = name in TASK_ANSWERS
+        self.is_end_of_attempt = name in ENDS_OF_ATTEMPTS
 
     @functools.cached_property
     def _types(self) -> tuple[Any, Any]:

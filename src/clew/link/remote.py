@@ -24,12 +24,12 @@ from clew.link.codes import CutCode, LinkViolation
 from clew.link.early import AheadTasks, worthless
 from clew.link.lane import Lane
 from clew.link.remote_calls import RemoteCalls
-from clew.link.remote_worker import RemoteWorker, attempt_key
+from clew.link.remote_worker import AttemptKey, RemoteWorker, attempt_key
 from clew.model import inputs as i
 from clew.model.rejection import Rejection, RejectionCode
 from clew.service import requests as r
 from clew.service.contract import Service, TaskSink
-from clew.service.errors import RPCError
+from clew.service.errors import RPCError, RPCStatusCode
 from clew.service.reply import Reply
 
 T = TypeVar("T")
@@ -56,15 +56,8 @@ class _Call(Reply[Any], eq=False, kw_only=False):
     sends_count: int = 0
     is_of_session: bool = False
     """Whether it rests on what only this session's node knows."""
-    attempt: tuple[RemoteWorker, i.TaskToken] | None = None
-    """Whose attempt at an activity it ends."""
-
-    def fail(self, error: RPCError) -> None:
-        """Refuse it; what is to be said again later has not ended the attempt, which the next node must leave here."""
-        if self.attempt is not None and error.is_retryable:
-            worker, token = self.attempt
-            worker.held[attempt_key(token)] = token
-        self.set_exception(error)
+    attempt: tuple[RemoteWorker, AttemptKey] | None = None
+    """The attempt at an activity that it is about, and whose that is."""
 
 
 @final
@@ -158,7 +151,7 @@ class RemoteService(RemoteCalls):
         for call in [*self._calls.values(), *self._queued]:
             if call.method is not _ATTACH_AGAIN and (older_than is None or call.made_at < older_than):
                 self._drop(call)
-                call.fail(error)
+                call.set_exception(error)
 
     def detach_all(self) -> None:
         """The client closes: workers that are still attached are detached."""
@@ -188,7 +181,7 @@ class RemoteService(RemoteCalls):
             if call.method.is_repeatable and call.sends_count < SENDS_MAX:
                 again.append(call)
             else:
-                call.fail(RPCError(_unknown_outcome(call.method.name)))
+                call.set_exception(RPCError(_unknown_outcome(call.method.name)))
         for call in reversed(again):
             call.is_sent = False
             self._queued.appendleft(call)
@@ -274,13 +267,13 @@ class RemoteService(RemoteCalls):
         call.is_of_session = True
         return call
 
-    def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
+    def _tell_of_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[Any]:
         call = self._make(METHODS[name], encode_body(request))
         if isinstance(token, i.TaskToken):
             key = attempt_key(token)
             for worker in self._workers.values():
-                if worker.held.pop(key, None) is not None:
-                    call.attempt = worker, token
+                if key in worker.held:
+                    call.attempt = worker, key
                     break
         return call
 
@@ -347,6 +340,9 @@ class RemoteService(RemoteCalls):
         except msgspec.DecodeError as error:
             raise LinkViolation(CutCode.MALFORMED, f"an answer to attach_worker that is none ({error})") from error
         else:
+            if call.attempt is not None and call.method.is_end_of_attempt:
+                worker, key = call.attempt
+                worker.held.pop(key, None)
             call.set_result(value)
 
     def _refused(self, message: f.Refusal) -> None:
@@ -355,7 +351,20 @@ class RemoteService(RemoteCalls):
             return
         if self._queued:
             self._send_queued()
-        call.fail(RPCError(decode_rejection(message.body)))
+        error = RPCError(decode_rejection(message.body))
+        call.set_exception(error)
+        # Until the verdict is final the next node must leave the attempt here: it will be reported again.
+        if call.attempt is not None and not error.is_retryable:
+            self._let_go(call, call.attempt, error)
+
+    def _let_go(self, call: _Call, attempt: tuple[RemoteWorker, AttemptKey], error: RPCError) -> None:
+        """What was said of an attempt was refused for good: it is over, unless the worker says something else of it."""
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            others = (*self._calls.values(), *self._queued)
+            if not call.method.is_end_of_attempt or any(other.attempt == attempt for other in others):
+                return
+        worker, key = attempt
+        worker.held.pop(key, None)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 

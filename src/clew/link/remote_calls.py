@@ -33,8 +33,8 @@ class RemoteCalls(ABC):
         """Make a call that says something about a workflow task."""
 
     @abstractmethod
-    def _end_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[None]:
-        """Make a call after which the worker has this attempt no longer."""
+    def _tell_of_attempt(self, name: str, request: Any, token: i.TaskToken | i.ActivityTarget) -> Reply[Any]:
+        """Make a call that says something about an attempt at an activity."""
 
     def start_workflow(self, request: r.StartWorkflowRequest) -> Reply[r.StartWorkflowResponse]:
         """As in the contract; so are all below."""
@@ -151,19 +151,19 @@ class RemoteCalls(ABC):
         return self._call("answer_query", request)
 
     def complete_activity(self, request: i.CompleteActivityRequest) -> Reply[None]:
-        return self._end_attempt("complete_activity", request, request.token)
+        return self._tell_of_attempt("complete_activity", request, request.token)
 
     def fail_activity(self, request: i.FailActivityRequest) -> Reply[None]:
-        return self._end_attempt("fail_activity", request, request.token)
+        return self._tell_of_attempt("fail_activity", request, request.token)
 
     def cancel_activity(self, request: i.CancelActivityRequest) -> Reply[None]:
-        return self._end_attempt("cancel_activity", request, request.token)
+        return self._tell_of_attempt("cancel_activity", request, request.token)
 
     def release_activity(self, request: i.ReleaseActivityRequest) -> Reply[None]:
-        return self._end_attempt("release_activity", request, request.token)
+        return self._tell_of_attempt("release_activity", request, request.token)
 
     def detach_activity(self, token: i.TaskToken) -> Reply[None]:
-        return self._end_attempt("detach_activity", token, token)
+        return self._tell_of_attempt("detach_activity", token, token)
 
     def heartbeat_activity(self, request: i.HeartbeatActivityRequest) -> Reply[r.HeartbeatActivityResponse]:
-        return self._call("heartbeat_activity", request)
+        return self._tell_of_attempt("heartbeat_activity", request, request.token)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import msgspec
 
@@ -29,6 +29,8 @@ _log: Final = logging.getLogger("clew.link")
 
 ATTACH_AGAIN_SECONDS: Final = 1.0
 
+AttemptKey: TypeAlias = tuple[int, int, int]
+
 FORMER_SESSIONS_MAX: Final = 16
 """Named to a node, the last ones: what a node that died soon after its start had not yet seen to, the next one does."""
 
@@ -41,8 +43,8 @@ class RemoteWorker:
         self.number = number
         self.session_id = ""
         self.is_attached = False
-        self.held: dict[tuple[int, int, int], TaskToken] = {}
-        """Attempts at activities that it was offered and has not ended."""
+        self.held: dict[AttemptKey, TaskToken] = {}
+        """Attempts at activities that it was offered and of whose end it has no verdict."""
         self._owner = owner
         self._former_sessions: deque[str] = deque(maxlen=FORMER_SESSIONS_MAX)
         self.hello = hello
@@ -156,7 +158,10 @@ class RemoteWorker:
                     self.held[attempt_key(activity_task.token)] = activity_task.token
                     self.sink.offer_activity_task(activity_task)
                 case f.CancelActivity():
-                    self.sink.cancel_activity(decode_token(message.token), ActivityCancelReason(message.reason))
+                    token, reason = decode_token(message.token), ActivityCancelReason(message.reason)
+                    if reason is not ActivityCancelReason.CANCEL_REQUESTED:
+                        self.held.pop(attempt_key(token), None)  # it has been given up, and will not be reported
+                    self.sink.cancel_activity(token, reason)
                 case f.ConfirmWorkflowTask():
                     self._owner.ahead.confirmed(message.early)
                 case _:
@@ -168,6 +173,6 @@ class RemoteWorker:
             ) from error
 
 
-def attempt_key(token: TaskToken) -> tuple[int, int, int]:
+def attempt_key(token: TaskToken) -> AttemptKey:
     """Names one attempt at an activity."""
     return token.shard, token.run_key, token.lease_id
