@@ -16,7 +16,7 @@ from clew.adapters import SystemEntropy
 from clew.engine import Engine
 from clew.engine.runs import RunEntry
 from clew.model import commands as c
-from clew.ports.store import CommitStatus, RunWrite, Store
+from clew.ports.store import CommitStatus, RunWrite, Store, StoreError, StoreUnavailable
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from clew.service.operations import DeleteWorkflowRequest
@@ -119,7 +119,12 @@ class _ModelShop(FaultyShop):
         commit = store.commit_if_current
 
         def commit_if_current(units: Sequence[tuple[RunWrite, ...]]) -> Any:
-            done: asyncio.Future[list[CommitStatus]] = asyncio.ensure_future(commit(units))
+            done: asyncio.Future[list[CommitStatus]]
+            if error := self.why_not(units):
+                done = asyncio.get_running_loop().create_future()
+                done.set_exception(error)
+                return done
+            done = asyncio.ensure_future(commit(units))
             self.outcomes += done.result()
             return done
 
@@ -127,6 +132,10 @@ class _ModelShop(FaultyShop):
         self.engine = Engine(self.faults.wrap(store), clock=clock, entropy=SystemEntropy())
         self.service = self.engine
         await self.engine.start()
+
+    def why_not(self, units: Sequence[tuple[RunWrite, ...]]) -> StoreError | None:
+        """Why a commit is refused; None when it is not."""
+        return None
 
     def runs_open(self) -> list[str]:
         """The runs that are open, by id."""
@@ -163,9 +172,55 @@ async def two_resets_read_the_same_run_at_once() -> None:
         await shop.close()
 
 
+class _RefusingShop(_ModelShop):
+    """A shop whose store refuses whatever goes on with the run of one workflow id.
+
+    Attributes:
+        refused: The workflow id; empty when nothing is refused any more.
+        refusals: How often it refused.
+    """
+
+    refused = ""
+    refusals = 0
+
+    def why_not(self, units: Sequence[tuple[RunWrite, ...]]) -> StoreError | None:
+        if all(write.workflow_id != self.refused or not write.expected_version for unit in units for write in unit):
+            return None
+        self.refusals += 1
+        return StoreUnavailable(f"run {self.refused!r} is refused")
+
+
+async def a_run_is_reset_while_its_child_has_not_been_let_go() -> None:
+    """The run that started the child was over when it came to let it go, and the one that waits for it did not."""
+    shop = _RefusingShop()
+    await shop.open()
+    try:
+        worker = await shop.worker()
+        await shop.start()
+        shop.refused = "kid"
+        await worker.complete(
+            await worker.workflow_task(), c.StartChildWorkflowExecution(workflow_id="kid", workflow_type="Kid")
+        )
+        task = await worker.workflow_task()
+        await until(lambda: shop.refusals > 0)
+        point = task.started_event_id
+        reset = await soon(
+            shop.service.reset_workflow(r.ResetWorkflowRequest(**W1, reason="again", request_id="one", event_id=point))
+        )
+        shop.refused = ""
+        begun = {(task.token.workflow_id, task.token.run_id) for task in [await worker.workflow_task() for _ in "12"]}
+        kid = await soon(
+            shop.service.describe_workflow(r.DescribeWorkflowRequest(namespace="default", workflow_id="kid"))
+        )
+        assert begun == {("w1", reset.run_id), ("kid", kid.info.run_id)}
+    finally:
+        await shop.close()
+
+
 LIFECYCLE_REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-deleted-run-told": a_run_that_was_deleted_through_another_node_is_asked_for,
     "once-deleted-run-woken-for-ever": a_run_that_was_deleted_through_another_node_is_due,
     "once-due-again-and-again": a_run_is_due_whose_first_event_is_still_being_read,
+    "once-reset-leaves-a-child-held": a_run_is_reset_while_its_child_has_not_been_let_go,
     "once-two-resets-at-once": two_resets_read_the_same_run_at_once,
 }
