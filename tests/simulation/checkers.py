@@ -4,9 +4,9 @@ Owns: one function a law, over what was committed and what clients saw. Never: a
 
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
 raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and
-``lag_checks``, those about money in ``bank_check``, and what has to be seen while it happens in ``record``, ``told``,
-``leases`` and ``parked``. The mutations of
-``planted`` show that each of them can fail.
+``lag_checks``, those about money in ``bank_check``, those about refusals in ``refusals``, and what has to be seen while
+it happens in ``record``, ``told``, ``leases`` and ``parked``. The mutations of ``planted`` show that each of them can
+fail.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
 from tests.simulation.programs import QUEUE, Program, Register, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
+from tests.simulation.refusals import check_refusals
 from tests.simulation.world import World
 
 COMPLETED = WorkflowExecutionStatus.COMPLETED
@@ -42,28 +43,6 @@ CHILD_ENDS = (
     e.ChildWorkflowExecutionTimedOut,
     e.ChildWorkflowExecutionTerminated,
 )
-EXPECTED_REFUSALS = frozenset(
-    {
-        "",
-        "workflow_already_started",
-        "workflow_already_completed",
-        "workflow_not_found",
-        "no_worker",
-        "query_failed",
-        "workflow_not_ready",
-        "limit_exceeded",
-        "deadline_exceeded",
-    }
-)
-RESET_REFUSALS = frozenset({"invalid_argument", "workflow_busy"})
-"""Refusals of a reset alone: of a run that has completed no task, or that is started over all the time."""
-
-DELETE_REFUSALS = frozenset({"workflow_not_closed", "workflow_closing"})
-COMPLETE_REFUSALS = frozenset({"activity_not_found"})
-"""Refusals of a completion by somebody else: it came too late, or a second time."""
-
-REFUSALS = {"reset": RESET_REFUSALS, "delete": DELETE_REFUSALS, "complete": COMPLETE_REFUSALS}
-
 OUTLIVING_STEPS = frozenset({"child", "failing_child", "leave", "renew"})
 """Steps that leave behind what a reset does not take back: a child that runs on, a run with keys of its own."""
 
@@ -133,13 +112,6 @@ def check_acknowledged_calls(world: World) -> None:
                 "law 3",
                 f"{call} was answered, not recorded",
             )
-
-
-def check_refusals(world: World) -> None:
-    """No call is refused for a reason that it did not give."""
-    for call in _calls(world):
-        expected_here = EXPECTED_REFUSALS | REFUSALS.get(call.action.kind, frozenset())
-        _require(call.refusal in expected_here, "law 11", f"{call} was refused as {call.refusal}")
 
 
 def check_nothing_recorded_twice(world: World) -> None:
@@ -581,10 +553,11 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-APART = frozenset({"check_all", "check_bank", "check_lags"})
+APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals"})
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
     check_bank,
     check_lags,
+    check_refusals,
 )

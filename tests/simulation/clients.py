@@ -46,6 +46,7 @@ class Call:
 
     Attributes:
         began_at, ended_at: On the loop's clock, with a number that orders the moments of one instant.
+        tried_at: Of the last time that it was made, likewise.
         polls: Of an update: waits for its acceptance, and then polls for its outcome.
         known: What was durable when it was made, or made again.
         ends: Of who waits for a result: the end of each run that followed another.
@@ -58,6 +59,7 @@ class Call:
         self.request_id = request_id
         self.began_at = began_at
         self.ended_at: tuple[float, int] | None = None
+        self.tried_at = began_at
         self.tries = 0
         self.polls = polls
         self.known = Known(None)
@@ -123,6 +125,7 @@ class SimClient:
         method = getattr(self, f"_do_{call.action.kind}")
         while True:
             call.tries += 1
+            call.tried_at = self._moment()
             self._on_try(call)
             try:
                 call.answer = await method(call, call.action.values)

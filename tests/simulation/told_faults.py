@@ -78,6 +78,35 @@ TOLD_FAULTS: Final = (
         "if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED",
         "if True",
     ),
+    # --- refusals whose code is another's, or comes for nothing
+    Fault(
+        "terminate-refused-for-want-of-a-worker",
+        "a terminate that comes too late is refused as if no worker were there",
+        "clew.core.messages:decide_terminate",
+        "return _already_closed(state)",
+        'return refuse(RejectionCode.NO_WORKER, "no worker; start one")',
+    ),
+    Fault(
+        "signal-refused-for-a-limit",
+        "a signal to a run that is over is refused as if there had been too many",
+        "clew.core.messages:decide_signal",
+        "return _already_closed(state)",
+        'return refuse(RejectionCode.LIMIT_EXCEEDED, "too many signals")',
+    ),
+    Fault(
+        "no-worker-told-at-once",
+        "who asks a question is told that there is no worker without any time for one to come",
+        "clew.engine.queries:QueryDesk._wait_polled",
+        "if left <= 0:",
+        "if True:",
+    ),
+    Fault(
+        "updates-limited-to-two",
+        "a third update is refused as one too many",
+        "clew.core.updates:_refuse_update",
+        "len(state.updates) >= limits.updates_in_flight_max",
+        "len(state.updates) >= 2",
+    ),
     # --- the bank itself
     Fault(
         "bank-loses-credits",
