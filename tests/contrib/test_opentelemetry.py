@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from clew import activity, workflow
-from clew.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
-from clew.common import RetryPolicy
+from clew.client import Client, WithStartWorkflowOperation, WorkflowFailureError, WorkflowUpdateFailedError
+from clew.common import RetryPolicy, WorkflowIDConflictPolicy
 from clew.contrib.opentelemetry import OpenTelemetryMeter, TracingInterceptor
 from clew.contrib.opentelemetry.workflow import completed_span
 from clew.converter import Payload
@@ -297,6 +297,32 @@ async def test_errors_are_recorded(client: Client, traced: Traced, kind: str, is
     completed = traced.named("CompleteWorkflow:Failing")
     assert not completed.status.is_ok
     assert [event.name for event in completed.events] == ["exception"]
+
+
+async def test_handlers_that_run_before_the_run_itself_belong_to_the_starter(
+    environment: WorkflowEnvironment, traced: Traced
+) -> None:
+    client = client_of(environment, traced.interceptor)
+    operation = WithStartWorkflowOperation(
+        Parent.run, id="with-update", task_queue=QUEUE, id_conflict_policy=WorkflowIDConflictPolicy.FAIL
+    )
+    await client.start_workflow(Parent.run, id="with-signal", task_queue=QUEUE, start_signal="end")
+    async with worker_of(client):
+        await client.get_workflow_handle("with-signal").result()
+        assert await client.execute_update_with_start_workflow(Parent.change, 1, start_workflow_operation=operation)
+        await client.get_workflow_handle("with-update").signal(Parent.end)
+        await client.get_workflow_handle("with-update").result()
+    assert [line for line in traced.tree() if not line.startswith(" ")] == [
+        "SignalWithStartWorkflow:Parent",
+        "StartUpdateWithStartWorkflow:Parent",
+        "SignalWorkflow:end",
+    ]
+    start = traced.named("StartUpdateWithStartWorkflow:Parent").context
+    for name in ("ValidateUpdate:change", "HandleUpdate:change"):
+        parent = traced.named(name).parent
+        assert start is not None
+        assert parent is not None
+        assert parent.span_id == start.span_id
 
 
 async def test_a_refused_update_is_validated_and_not_handled(client: Client, traced: Traced) -> None:

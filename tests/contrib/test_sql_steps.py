@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -128,6 +128,31 @@ def test_a_result_that_cannot_be_recorded_undoes_the_step(database: sqlite3.Conn
     with pytest.raises(ValueError, match="object"), database:
         lite.run_once(database, lambda: [database.execute(INSERT), object()][1], key="k1")
     assert count(database) == 0
+
+
+def test_a_result_that_a_repeat_would_get_otherwise_undoes_the_step(database: sqlite3.Connection) -> None:
+    def wrongly() -> str:
+        database.execute(INSERT)
+        number: Any = 7
+        return cast(str, number)
+
+    refused: list[tuple[Any, str]] = [
+        (lambda: [database.execute(INSERT), RECEIPT][1], r"a repeat would be given .*\(dict\).*result_type=Receipt"),
+        (
+            lambda: [database.execute(INSERT), (1, 2)][1],
+            r"\(1, 2\) \(tuple\), but a repeat would be given \[1, 2\] \(list\)",
+        ),
+        (wrongly, r"gave 7 \(int\), which does not fit the type"),
+    ]
+    for body, says in refused:
+        with database, pytest.raises(StepError, match=says):
+            lite.run_once(database, body, key="k1")
+    with database, pytest.raises(StepError, match="result_type=Receipt"), lite.exactly_once(database, key="k1") as step:
+        step.record(RECEIPT)
+    assert count(database) == 0
+    for _ in range(2):
+        with database:
+            assert lite.run_once(database, lambda: RECEIPT, key="k1", result_type=Receipt) == RECEIPT
 
 
 def test_a_commit_within_the_block_is_told_then_and_later(database: sqlite3.Connection) -> None:

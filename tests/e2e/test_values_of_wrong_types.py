@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import pytest
 
 from clew import activity, workflow
-from clew.client import Client
-from clew.common import RetryPolicy
+from clew.client import Client, WorkerDeploymentHandle
+from clew.common import PinnedVersioningOverride, RetryPolicy, WorkerDeploymentVersion
 from clew.model.rejection import RejectionCode
 from clew.service.errors import RPCError
 from clew.service.requests import StartWorkflowRequest
+from clew.worker import Worker
 from tests.cases.harness import QUEUE, engine, eventually, settled, within, worker
 
 SECONDS = timedelta(seconds=10)
@@ -171,3 +173,84 @@ async def _is_told_of_the_broken_run(client: Client) -> None:
     assert caught.value.code is RejectionCode.STORE_CORRUPT
     with pytest.raises(RPCError, match="cannot be read"):
         await within(client.start_workflow(Plain.run, True, id="broken", task_queue=QUEUE))
+
+
+Call: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
+
+CALLS: dict[str, Call] = {
+    "list_workflows query": lambda client, bad: first(client.list_workflows(bad)),
+    "list_workflows page_size": lambda client, bad: first(client.list_workflows(page_size=bad)),
+    "list_workflows next_page_token": lambda client, bad: first(client.list_workflows(next_page_token=bad)),
+    "count_workflows query": lambda client, bad: client.count_workflows(bad),
+    "handle workflow_id": lambda client, bad: client.get_workflow_handle(bad).describe(),
+    "handle run_id": lambda client, bad: client.get_workflow_handle("w", run_id=bad).describe(),
+    "query reject_condition": lambda client, bad: client.get_workflow_handle("w").query("q", reject_condition=bad),
+    "update_options": lambda client, bad: client.get_workflow_handle("w").update_options(versioning_override=bad),
+    "deployment name": lambda client, bad: client.get_worker_deployment_handle(bad).describe(),
+    "current": lambda client, bad: deployment(client).set_current_version(bad, allow_no_pollers=True),
+    "current flag": lambda client, bad: deployment(client).set_current_version("v", allow_no_pollers=bad),
+    "ramping": lambda client, bad: deployment(client).set_ramping_version(bad, 5, allow_no_pollers=True),
+    "ramping share": lambda client, bad: deployment(client).set_ramping_version("v", bad, allow_no_pollers=True),
+    "ramping token": lambda client, bad: deployment(client).set_ramping_version("v", 5, conflict_token=bad),
+    "deleted version": lambda client, bad: deployment(client).delete_version(bad),
+}
+
+
+async def is_refused(call: Call, client: Client, bad: Any) -> bool:
+    try:
+        await within(call(client, bad))
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def deployment(client: Client) -> WorkerDeploymentHandle:
+    return client.get_worker_deployment_handle("shop")
+
+
+async def first(found: AsyncIterator[Any]) -> Any:
+    async for one in found:
+        return one
+    return None
+
+
+async def test_a_call_with_a_value_of_another_type_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    database = tmp_path / "types.db"
+    async with engine(database=database) as client:
+        await client.start_workflow(Plain.run, True, id="w", task_queue=QUEUE)
+        for name, call in CALLS.items():
+            for bad in (object(), b"bytes", ["list"], {"a": 1}, Plain, "\ud800"):
+                assert await is_refused(call, client, bad), f"{name} took {bad!r}"
+    async with engine(database=database) as client:
+        assert list(await client.list_worker_deployments()) == []
+        assert (await client.get_workflow_handle("w").describe()).id == "w"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"task_queue": 5}, "task_queue has 5"),
+        ({"identity": b"me"}, "identity has b'me'"),
+        ({"task_queue": "\ud800"}, "half of a surrogate pair"),
+        ({"deployment_config": "shop.v1"}, "instead of a WorkerDeploymentConfig"),
+        ({"workflows": [Plain.run]}, "not a workflow class"),
+        ({"workflows": ["Plain"]}, "not a workflow class"),
+        ({"activities": ["echo"]}, "echo"),
+    ],
+    ids=["queue", "identity", "surrogate", "deployment", "method", "name", "activity"],
+)
+async def test_a_worker_with_a_value_of_another_type_is_not_made(options: dict[str, Any], says: str) -> None:
+    async with engine() as client:
+        with pytest.raises((TypeError, ValueError), match=says):
+            Worker(client, **{"task_queue": QUEUE, "workflows": [Plain], **options})
+
+
+def test_a_version_or_override_of_other_types_is_not_made() -> None:
+    wrong: Any = 5
+    for make in (
+        lambda: WorkerDeploymentVersion("shop", wrong),
+        lambda: WorkerDeploymentVersion(wrong, "v1"),
+        lambda: PinnedVersioningOverride(wrong),
+    ):
+        with pytest.raises(TypeError, match=r"5 \(of type int\)"):
+            make()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from clew.client._request_check import check_request
 from clew.exceptions import RestrictedWorkflowAccessError
 from clew.model.option_types import check_durations
 from clew.model.rejection import Rejection, RejectionCode
@@ -50,9 +51,11 @@ async def call_service(
 
     Raises:
         RPCError: The call was refused for good, or the time was over (``DEADLINE_EXCEEDED``).
+        TypeError: A field of the request has another type than it is declared with.
     """
     if in_workflow():
         refuse_in_workflow(getattr(method, "__name__", "a call"))
+    check_request(getattr(method, "__name__", "a call"), request)
     if timeout is None:
         try:
             return await connection.call(method, request)

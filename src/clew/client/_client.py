@@ -37,6 +37,7 @@ from clew.client._values import Values
 from clew.common import MetricMeter, QueryRejectCondition
 from clew.converter import DataConverter
 from clew.model.inputs import ActivityTarget, TaskToken
+from clew.model.option_types import check_ids
 from clew.service.connection import Connection
 from clew.service.operations import DescribeNamespaceRequest
 from clew.service.tls import TLSConfig
@@ -330,7 +331,13 @@ class Client(UpdateWithStartCalls, DeploymentCalls):
             run_id: A run of it; None means whichever is current.
             first_execution_run_id: The first run of the chain, so that cancel and terminate cannot hit another chain.
             result_type: What to convert the result to.
+
+        Raises:
+            TypeError: An id is no text.
         """
+        check_ids(
+            "get_workflow_handle", workflow_id=workflow_id, run_id=run_id, first_execution_run_id=first_execution_run_id
+        )
         return WorkflowHandle(
             self,
             workflow_id,

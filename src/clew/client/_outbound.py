@@ -231,6 +231,8 @@ class ServiceOutbound(OutboundInterceptor):
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
         """Ask a run's code a question."""
+        if input.reject_condition is not None:
+            check_kinds("query", reject_condition=(input.reject_condition, QueryRejectCondition))
         request = r.QueryWorkflowRequest(
             namespace=self._client.namespace,
             workflow_id=input.id,

@@ -118,7 +118,7 @@ class S3PayloadStore:
             PayloadStoreError: The service refused, or did not answer.
         """
         answer = await self._request("GET", key, b"")
-        if answer.status == 404:
+        if answer.status == 404 and b"NoSuchBucket" not in answer.body:
             raise KeyError(key)
         if answer.status != 200:
             raise self._refused("GET", key, answer)

@@ -42,6 +42,24 @@ def check_texts(what: str, **options: object) -> None:
             raise TypeError(f"{what}: {_given(name, value)} instead of a str. Write {name}={str(value)!r}.")
 
 
+def check_ids(what: str, **options: object) -> None:
+    """Refuse what is neither text that is valid UTF-8 nor None.
+
+    Raises:
+        TypeError: Names the option and what was given.
+        ValueError: Names the option with half of a surrogate pair in it.
+    """
+    check_texts(what, **options)
+    for name, value in options.items():
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"{what}: {_given(name, value)} with half of a surrogate pair. Give text that is valid UTF-8."
+                ) from error
+
+
 def check_kinds(what: str, **options: tuple[object, type[object]]) -> None:
     """Refuse what is neither of the class given beside it nor None.
 

@@ -120,6 +120,13 @@ class DeploymentVersion(msgspec.Struct, gc=False, frozen=True):
     deployment_name: str
     build_id: str
 
+    def __post_init__(self) -> None:
+        for name in ("deployment_name", "build_id"):
+            value: object = getattr(self, name)
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise TypeError(f"{name} of a deployment version has {value!r:.80} (of type {kind}) instead of a str.")
+
     def to_canonical_string(self) -> str:
         """Give the version as one text, ``name.build``."""
         return f"{self.deployment_name}.{self.build_id}"
@@ -147,3 +154,11 @@ class VersioningOverride(msgspec.Struct, gc=False, frozen=True, kw_only=True, om
 
     behavior: VersioningBehavior
     pinned_version: DeploymentVersion | None = None
+
+    def __post_init__(self) -> None:
+        version: object = self.pinned_version
+        if version is not None and not isinstance(version, DeploymentVersion):
+            raise TypeError(
+                f"A versioning override pins to {version!r:.80} (of type {type(version).__name__}). Give it a "
+                "WorkerDeploymentVersion(deployment_name, build_id)."
+            )

@@ -10,13 +10,17 @@ import concurrent.futures
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clew.activity import _Definition as ActivityDefinition
 from clew.converter import DataConverter
+from clew.model.option_types import check_ids, check_kinds
 from clew.model.policies import DeploymentVersion, VersioningBehavior
 from clew.service.connection import Connection
 from clew.workflow._definition import Definition as WorkflowDefinition
+
+if TYPE_CHECKING:
+    from clew.worker._plugin import WorkerConfig
 
 
 class ClientLike(Protocol):
@@ -93,6 +97,20 @@ def _twice(noun: str, name: str | None, one: Any, other: Any) -> str:
         f"Two {noun} definitions claim {what}: {one.__module__}.{one.__qualname__} and "
         f"{other.__module__}.{other.__qualname__}. Give one of them another name in its decorator."
     )
+
+
+def check_names(config: WorkerConfig) -> None:
+    """Make sure that the worker can be told by name from others, and serves a queue that can have tasks.
+
+    Raises:
+        TypeError: A name is no text, or the deployment is no `WorkerDeploymentConfig`.
+        ValueError: The task queue is empty, or a name is not valid UTF-8.
+    """
+    task_queue, deployment = config["task_queue"], config["deployment_config"]
+    check_ids("Worker", task_queue=task_queue, identity=config["identity"], build_id=config["build_id"])
+    check_kinds("Worker", deployment_config=(deployment, WorkerDeploymentConfig))
+    if not task_queue:
+        raise ValueError("task_queue is empty; name the queue that the workflows and activities are started on.")
 
 
 def check_versioning(deployment: WorkerDeploymentConfig | None, workflows: Mapping[str | None, Any]) -> None:

@@ -159,8 +159,7 @@ class Worker:
         }
         for plugin in self._plugins:
             config = plugin.configure_worker(config)
-        if not config["task_queue"]:
-            raise ValueError("task_queue is empty; name the queue that the workflows and activities are started on.")
+        settings.check_names(config)
         self._client = client = config["client"]
         self._task_queue = config["task_queue"]
         self._on_fatal_error = on_fatal_error

@@ -231,6 +231,12 @@ class Definition:
         Raises:
             ValueError: It is not a workflow.
         """
+        given: object = workflow_class
+        if not isinstance(given, type):
+            raise ValueError(
+                f"{given!r:.80} (of type {type(given).__name__}) is not a workflow class. Give the class that is "
+                "decorated with @workflow.defn, not an instance, its run method or its name."
+            )
         found = Definition.from_class(workflow_class)
         if found is None:
             raise ValueError(f"Class {_place(workflow_class)} is not a workflow. Decorate it with @workflow.defn.")

@@ -42,10 +42,6 @@ class TracingWorkflowInboundInterceptor(workflow.WorkflowInboundInterceptor):
     _spans: ClassVar[SpanMaker]
     _always_create_workflow_spans: ClassVar[bool] = False
 
-    def __init__(self, next: workflow.WorkflowInboundInterceptor) -> None:
-        super().__init__(next)
-        self._header: Carrier | None = None
-
     @staticmethod
     def current() -> TracingWorkflowInboundInterceptor | None:
         """Give that of the running workflow; None where none traces."""
@@ -58,9 +54,8 @@ class TracingWorkflowInboundInterceptor(workflow.WorkflowInboundInterceptor):
 
     async def execute_workflow(self, input: workflow.ExecuteWorkflowInput) -> Any:
         """Make ``RunWorkflow`` and, at the end, ``CompleteWorkflow``."""
-        self._header = from_headers(input.headers)
         name = workflow.info().workflow_type
-        with self._attached(self._header):
+        with self._attached(from_headers(input.headers)):
             self.completed_span(f"RunWorkflow:{name}", kind=SpanKind.SERVER, is_current=True)
             try:
                 result = await super().execute_workflow(input)
@@ -171,8 +166,8 @@ class TracingWorkflowInboundInterceptor(workflow.WorkflowInboundInterceptor):
         self.completed_span(name, attributes=attributes, link=link, kind=SpanKind.SERVER, is_current=True)
 
     def _run_carrier(self) -> Carrier | None:
-        """What handlers belong to: the starter's span, for a handler may run before the run's own code."""
-        return self._header
+        """What handlers belong to: the starter's span, also before the run's own code has begun."""
+        return from_headers(workflow.info().headers)
 
     def _context(self, carrier: Carrier | None) -> Context:
         return opentelemetry.context.set_value(_INTERCEPTOR_KEY, self, self._spans.extract(carrier))
@@ -204,7 +199,7 @@ class _WorkflowOutbound(workflow.WorkflowOutboundInterceptor):
         self._run = run
 
     def continue_as_new(self, input: workflow.ContinueAsNewInput) -> NoReturn:
-        _add(input.headers, self._run._header)
+        _add(input.headers, self._run._run_carrier())
         super().continue_as_new(input)
 
     async def signal_child_workflow(self, input: workflow.SignalChildWorkflowInput) -> None:

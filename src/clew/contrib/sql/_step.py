@@ -12,12 +12,13 @@ from typing import Any, Final, Literal, TypeAlias, final
 import msgspec
 
 from clew.contrib.idempotency import current_idempotency_key
-from clew.converter import CallableSignature, DataConverter
-from clew.exceptions import ClewError
+from clew.converter import CallableSignature, DataConverter, Payload
+from clew.exceptions import ClewError, DecodeError
 from clew.model.payload import from_stored, to_stored
 
 TABLE_DEFAULT: Final = "clew_steps"
 KEY_CHARS_MAX: Final = 255
+_SHOWN_CHARS: Final = 100
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
@@ -130,13 +131,28 @@ def result_type_of(body: Callable[..., Any], result_type: Any | None) -> Any | N
     return result_type if result_type is not None else CallableSignature(body).return_type
 
 
-def encode_result(step: Step) -> str:
-    """Give the result of a step as text.
+def encode_result(step: Step, result_type: Any | None) -> str:
+    """Give the result of a step as text, once it is sure that a repeat will get the same.
 
     Raises:
         EncodeError: It cannot be converted.
+        StepError: A repeat would get something else, or nothing.
     """
     [payload] = DataConverter.default.payload_converter.to_payloads([step.result])
+    try:
+        repeated = _from_payload(payload, result_type)
+    except DecodeError as error:
+        raise StepError(
+            f"Step {step.key} gave {_short(step.result)}, which does not fit the type that it is said to give "
+            f"({error}). A repeat could not be given it, so it is undone. Correct the annotation of what the step "
+            "returns, or result_type."
+        ) from error
+    if result_type is None and (type(repeated) is not type(step.result) or repeated != step.result):
+        raise StepError(
+            f"Step {step.key} gave {_short(step.result)}, but a repeat would be given {_short(repeated)}, since "
+            "nothing says its type; so it is undone. Annotate what the step returns (a lambda cannot be), or pass "
+            f"result_type={type(step.result).__name__}."
+        )
     return bytes(to_stored(payload)).decode()
 
 
@@ -153,7 +169,17 @@ def decode_done(key: str, text: str | None, result_type: Any | None, table: str)
             "within its block. Find out whether it took effect; then delete the row to let it run, or set its result "
             "to the JSON that it should give. Commit only after the block."
         )
-    payload = from_stored(msgspec.Raw(text.encode()))
-    hints = [result_type] if result_type is not None else None
-    [result] = DataConverter.default.payload_converter.from_payloads([payload], hints)
+    result = _from_payload(from_stored(msgspec.Raw(text.encode())), result_type)
     return Step(key, is_done=True, result=result)
+
+
+def _from_payload(payload: Payload, result_type: Any | None) -> Any:
+    hints = [result_type] if result_type is not None else None
+    [value] = DataConverter.default.payload_converter.from_payloads([payload], hints)
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return f"{shown} ({type(value).__name__})"

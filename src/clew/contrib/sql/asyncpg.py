@@ -111,7 +111,7 @@ async def exactly_once(
     try:
         async with connection.transaction():
             yield one
-            text = encode_result(one)
+            text = encode_result(one, result_type)
     except BaseException as error:
         await _undo(connection, name, chosen, error)
         raise

@@ -136,7 +136,7 @@ def exactly_once(
     try:
         with executor.begin_nested() as savepoint:
             yield one
-            text = encode_result(one)
+            text = encode_result(one, result_type)
             if not savepoint.is_active:
                 raise _ended_within(chosen)
     except BaseException as error:
@@ -170,7 +170,7 @@ async def exactly_once_async(
     try:
         async with executor.begin_nested() as savepoint:
             yield one
-            text = encode_result(one)
+            text = encode_result(one, result_type)
             if not savepoint.is_active:
                 raise _ended_within(chosen)
     except BaseException as error:

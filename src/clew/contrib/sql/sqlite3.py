@@ -86,7 +86,7 @@ def exactly_once(
     one = Step(chosen, is_done=False)
     try:
         yield one
-        text = encode_result(one)
+        text = encode_result(one, result_type)
     except BaseException as error:
         _undo(connection, name, chosen, error)
         raise
