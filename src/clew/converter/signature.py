@@ -72,6 +72,15 @@ class CallableSignature:
         """The type of the result; None without annotation (and `NoneType` for ``-> None``)."""
         return self._hints.get("return")
 
+    def resolve(self) -> None:
+        """Resolve the annotations, which is otherwise done when they are first asked for.
+
+        Raises:
+            TypeError: One cannot be resolved.
+        """
+        for _ in (self.arg_types, self.return_type):
+            pass
+
     def types_for(self, count: int) -> Sequence[Any]:
         """Give the types of the first `count` arguments."""
         known = self.arg_types

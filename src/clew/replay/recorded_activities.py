@@ -43,6 +43,8 @@ _ROW: Final[list[type[Any]]] = [
 ]
 """What follows the start of a workflow task whose one activity may be passed."""
 
+ARGUMENT: Final = "argument of activity"
+
 _SCHEDULED, _COMPLETED, _NEXT_TASK, _NEXT_ANSWER = 2, 4, 6, 7
 """Where in a row, counted from that start, the events stand that tell something."""
 
@@ -109,6 +111,7 @@ class RecordedActivities(ShortWay):
         runtime, loop, local, ledger, values = self._runtime, self._loop, self._local, self._ledger, self._values
         known: dict[Any, _Known] = {}
         counts = runtime.out.activity_counts
+        to_stored, bytes_max = values.payload_converter.to_stored, values.limits.payload_bytes_max
         result: Any = UNSET
         while True:
             activity, arg, args, result_type, options = yield result
@@ -132,13 +135,17 @@ class RecordedActivities(ShortWay):
                     call = known[activity] = _Known(activity, result_type, options)
                 name = call.name
                 count = counts.get(name, 0) + 1
-                arguments = (arg,) if arg is not UNSET and not args else one_or_many(arg, args, name)
+                if arg is not UNSET and not args:
+                    given = to_stored(arg)
+                    are_recorded = (given,) == scheduled.input and len(given) <= bytes_max
+                else:
+                    are_recorded = values.encode(one_or_many(arg, args, name), ARGUMENT, name) == scheduled.input
                 if (
                     scheduled.activity_id != (f"{name}-{count}" if call.activity_id is None else call.activity_id)
                     or scheduled.activity_type != name
                     or call.summary
                     or completed.scheduled_event_id != scheduled.event_id
-                    or values.encode(arguments, "argument of activity", name) != scheduled.input
+                    or not are_recorded
                 ):
                     continue
                 answer = values.decode_result(completed.result, call.ret_type)
