@@ -21,6 +21,7 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import threading
 import weakref
 from _thread import get_ident
@@ -43,6 +44,9 @@ _log: Final = logging.getLogger("clew.service")
 _ABANDONABLE: Final = frozenset((GetHistoryRequest, PollUpdateRequest, QueryWorkflowRequest))
 """Requests that change nothing: when their caller has gone, they are cancelled on the service loop too."""
 
+
+_MAY_RUN_IN_A_TASK: Final = sys.version_info < (3, 14)
+"""From then on a thread, not a loop, knows which task it is in, and a borrowed loop could enter none of its own."""
 
 _getsignal: Final[Callable[[int], object]] = importlib.import_module("_signal").getsignal
 """`signal.getsignal` as it is in C: the one in Python writes down what it has found, to look it up in an enumeration,
@@ -154,6 +158,26 @@ class ServiceThread:
                 if loop is not None and (loop is self._borrower or self._may_borrow(loop)):
                     return
             self._wake()
+
+    def post_last(self, callback: Callable[[], None]) -> None:
+        """`post`, by one that does nothing else afterwards, such as a task at its end.
+
+        What comes of it is done before this returns, if nobody else wants the calling thread: that spares its loop a
+        round, which is a good part of what a lone step costs.
+        """
+        loop = asyncio_events._get_running_loop()
+        if (
+            type(loop) is not asyncio.SelectorEventLoop
+            or loop._ready  # type: ignore[attr-defined]
+            or self._is_woken
+            or self._borrower is not None
+            or not (_MAY_RUN_IN_A_TASK and self.is_alive and self.loop.is_asleep)
+            or _may_be_interrupted()
+        ):
+            self.post(callback)
+            return
+        self._inbox.append(callback)
+        Context().run(self._borrow, loop, False)
 
     def _wake(self) -> None:
         self._is_woken = True

@@ -124,7 +124,7 @@ class JoinedConnection:
         self.limits = link.limits
         self.address: str = link.address
         self.call = link.call
-        self.post = link.post
+        self.post, self.post_last = link.post, link.post_last
         self.now_ns = link.now_ns
 
     @property

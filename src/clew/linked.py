@@ -151,6 +151,10 @@ class LinkedConnection:
         """Run `callback` on the service loop soon; from any thread; many posts make one wake-up."""
         self._thread.post(callback)
 
+    def post_last(self, callback: Callable[[], None]) -> None:
+        """`post`, by one that does nothing else afterwards: what comes of it may be done before this returns."""
+        self._thread.post_last(callback)
+
     def now_ns(self) -> int:
         """The node's time, nanoseconds since the epoch, by its last word on it."""
         return self._client.now_ns(self._thread.loop.time()) or to_ns(self._clock.now())

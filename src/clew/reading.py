@@ -74,6 +74,8 @@ class ReadingConnection:
         """Run `callback` on the loop soon."""
         self.service_loop.call_soon_threadsafe(callback)
 
+    post_last = post
+
     def now_ns(self) -> int:
         """The time of the operating system, nanoseconds since the epoch."""
         return to_ns(wall_now())

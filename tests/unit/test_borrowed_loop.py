@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -222,6 +223,52 @@ async def test_what_the_caller_has_in_its_context_is_not_the_services(thread: Se
         await thread.call(look, None)
     assert {value for _, value in seen} == {"none"}
     assert mark.get() == "the caller's"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a thread knows there which task it is in")
+async def test_what_a_task_posts_at_its_end_is_done_before_it_ends(thread: ServiceThread) -> None:
+    mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
+    outer = asyncio.get_running_loop()
+    seen: list[tuple[str, bool]] = []
+
+    async def serve() -> None:
+        own = asyncio.current_task()
+        await asyncio.sleep(0)
+        seen.append((mark.get(), asyncio.current_task() is own))
+
+    async def end() -> bool:
+        mark.set("the caller's")
+        own, served = asyncio.current_task(), []
+        thread.post_last(lambda: served.append(asyncio.ensure_future(serve())))
+        assert asyncio.get_running_loop() is outer
+        assert asyncio.current_task() is own
+        return bool(served) and served[0].done()
+
+    until = time.monotonic() + DEADLINE
+    # Something may wake the service loop at any moment; then its own thread does it.
+    while not await asyncio.create_task(end()):
+        assert time.monotonic() < until, "never done before the task ends"
+        await asleep(thread)
+    assert set(seen) == {("none", True)}
+
+
+async def test_what_a_task_posts_at_its_end_comes_after_what_its_loop_has_ready(thread: ServiceThread) -> None:
+    ran_in: list[str] = []
+    done = threading.Event()
+
+    def serve() -> None:
+        ran_in.append(threading.current_thread().name)
+        done.set()
+
+    async def end() -> None:
+        asyncio.get_running_loop().call_soon(ran_in.append, "its own")
+        thread.post_last(serve)
+        assert "MainThread" not in ran_in
+
+    await asleep(thread)
+    await asyncio.create_task(end())
+    assert await asyncio.to_thread(done.wait, DEADLINE)
+    assert "its own" in ran_in
 
 
 async def test_what_is_posted_before_the_caller_blocks_is_served_all_the_same(thread: ServiceThread) -> None:

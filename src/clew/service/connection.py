@@ -43,6 +43,10 @@ class Connection(Protocol):
         """Run `callback` on the service loop soon; from any thread; cheap, many posts make one wake-up."""
         ...
 
+    def post_last(self, callback: Callable[[], None]) -> None:
+        """`post`, by one that does nothing else afterwards: what comes of it may be done before this returns."""
+        ...
+
     def now_ns(self) -> int:
         """The engine's time, nanoseconds since the epoch (a skipping clock in tests)."""
         ...

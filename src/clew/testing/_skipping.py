@@ -146,6 +146,10 @@ class SkippingConnection:
         """As `Connection.post`."""
         self._inner.post(callback)
 
+    def post_last(self, callback: Callable[[], None]) -> None:
+        """As `Connection.post_last`."""
+        self._inner.post_last(callback)
+
     def now_ns(self) -> int:
         """The skipping clock's time, nanoseconds since the epoch."""
         return self._inner.now_ns()

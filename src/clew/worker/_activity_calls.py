@@ -83,7 +83,8 @@ class ActivityCalls:
         interceptors: Wrap each call; the first is the outermost.
         codec: The payload codec, if there is one.
         client: For `activity.client`.
-        deliver: Takes an attempt whose report is ready, or that has a heartbeat to send; from any thread.
+        deliver: Takes an attempt that has a heartbeat to send; from any thread.
+        deliver_last: Takes one whose report is ready, by what does nothing else afterwards.
         on_error: Told a bug; from any thread.
         metric_meter: For `activity.metric_meter`.
         lender: The service loop, if it may run quick calls of local activities itself.
@@ -103,6 +104,7 @@ class ActivityCalls:
         codec: ActivityCodec | None,
         client: Any,
         deliver: Callable[[Attempt], None],
+        deliver_last: Callable[[Attempt], None],
         on_error: Callable[[BaseException], None],
         metric_meter: MetricMeter = MetricMeter.noop,
         lender: ServiceLoop | None = None,
@@ -118,6 +120,7 @@ class ActivityCalls:
         self._codec = codec
         self._client = client
         self._deliver = deliver
+        self._deliver_last = deliver_last
         self._on_error = on_error
         self._metric_meter = metric_meter
         self._meters: dict[tuple[str, str], MetricMeter] = {}
@@ -370,7 +373,7 @@ class ActivityCalls:
         # One that was abandoned has been reported already, and its worker may be gone.
         if not attempt.is_over:
             try:
-                self._deliver(attempt)
+                self._deliver_last(attempt)
             except RuntimeError as error:
                 self._on_error(error)
 

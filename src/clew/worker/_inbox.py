@@ -23,17 +23,20 @@ class Inbox(Generic[T]):
         wake: Runs a callback on the consumer's loop soon; callable from any thread.
         handle: Takes one item, on the consumer's loop.
         on_error: Told when `handle` raised, which is a bug; the remaining items are still handled.
+        wake_last: Likewise, for producers that do nothing else afterwards: it may run the callback before it returns.
     """
 
-    __slots__ = ("_handle", "_is_woken", "_items", "_on_error", "_wake")
+    __slots__ = ("_handle", "_is_woken", "_items", "_on_error", "_wake", "_wake_last")
 
     def __init__(
         self,
         wake: Callable[[Callable[[], None]], object],
         handle: Callable[[T], None],
         on_error: Callable[[BaseException], None],
+        wake_last: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._wake = wake
+        self._wake_last = wake_last or wake
         self._handle = handle
         self._on_error = on_error
         self._items: deque[T] = deque()
@@ -50,6 +53,17 @@ class Inbox(Generic[T]):
             self._is_woken = True
             try:
                 self._wake(self._drain)
+            except BaseException:
+                self._is_woken = False
+                raise
+
+    def put_last(self, item: T) -> None:
+        """Hand over one item, and do nothing else afterwards; like `put`."""
+        self._items.append(item)
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self._wake_last(self._drain)
             except BaseException:
                 self._is_woken = False
                 raise

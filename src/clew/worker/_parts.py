@@ -285,7 +285,8 @@ class Parts:
             metrics=self._metrics,
         )
         activities.slots_max, activities.local_slots_max = options.activities_max, options.local_activities_max
-        ended: Inbox[Attempt] = Inbox(self._connection.post, activities.take, self._on_error)
+        connection = self._connection
+        ended: Inbox[Attempt] = Inbox(connection.post, activities.take, self._on_error, connection.post_last)
         activities.heartbeats = HeartbeatSender(
             loop,
             service,
@@ -316,6 +317,7 @@ class Parts:
             codec=self._codec,
             client=self._client,
             deliver=ended.put,
+            deliver_last=ended.put_last,
             on_error=self._on_error,
             metric_meter=options.metric_meter,
             lender=self._lender(),

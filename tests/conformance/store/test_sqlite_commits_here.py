@@ -59,8 +59,11 @@ class Disk:
         self.entered = threading.Event()
         self.threads: list[threading.Thread] = []
 
+    def collect(self, units: Sequence[Unit]) -> None:
+        """There is nothing to be made of them."""
+
     def commit(
-        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]]
+        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]], values: Sequence[Any] = ()
     ) -> list[list[CommitStatus] | StoreError]:
         self.threads.append(threading.current_thread())
         self.entered.set()

@@ -56,6 +56,8 @@ class FakeConnection:
     def post(self, callback: Callable[[], None]) -> None:
         self.service_loop.call_soon_threadsafe(callback)
 
+    post_last = post
+
     def now_ns(self) -> int:
         return 0
 

@@ -121,6 +121,11 @@ class _Work:
         self.attributes_put: list[Any] = []
         self.names_put: list[Any] = []
 
+    def add(self, other: _Work) -> None:
+        """Put the values of `other` behind these."""
+        for name in _Work.__slots__:
+            getattr(self, name).extend(getattr(other, name))
+
     def steps(self) -> list[tuple[BulkStatement, list[Any]]]:
         """The statements that have something to do."""
         updates, puts = self.updates, self.put_updates + self.put_inserts
@@ -157,16 +162,22 @@ class GroupCommitter:
             connection.execute(statement)
 
     def commit(
-        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]]
+        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]], values: Sequence[_Work | None] = ()
     ) -> list[list[CommitStatus] | StoreError]:
-        """Make the units of `calls` durable; one answer a call, in order."""
+        """Make the units of `calls` durable; one answer a call, in order.
+
+        Args:
+            connection: The writing one.
+            calls: The units of each.
+            values: What `collect` has given for each call, None where it was not asked.
+        """
         try:
             try:
                 row = _lone_update(calls)
                 if row is not None:
                     connection.execute(_UPDATE_ONE, row)
                 else:
-                    self._commit_all(connection, calls)
+                    self._commit_all(connection, calls, _joined(values))
                 return [[CommitStatus.COMMITTED] * len(units) for units in calls]
             except Exception as error:
                 _roll_back(connection)
@@ -177,8 +188,9 @@ class GroupCommitter:
             _roll_back(connection)
             return [_with_cause(error, self._path) for _ in calls]
 
-    def _commit_all(self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]]) -> None:
-        work = self.collect(unit for units in calls for unit in units)
+    def _commit_all(self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]], work: _Work | None) -> None:
+        if work is None:
+            work = self.collect(unit for units in calls for unit in units)
         steps = work.steps()
         if len(steps) == 1 and steps[0][0].step_count(steps[0][1]) == 1:
             steps[0][0].execute(connection, steps[0][1])
@@ -295,6 +307,19 @@ class GroupCommitter:
                 work.attributes_put += (write.run_key, name, ordinal, kind, value)
                 if (write.namespace, name) not in self._names:
                     work.names_put += (write.namespace, name, kind)
+
+
+def _joined(values: Sequence[_Work | None]) -> _Work | None:
+    """The values of all calls; None if those of one are missing."""
+    joined: _Work | None = None
+    for work in values:
+        if work is None:
+            return None
+        if joined is None:
+            joined = work
+        else:
+            joined.add(work)
+    return joined
 
 
 def _lone_update(calls: Sequence[Sequence[Unit]]) -> tuple[Any, ...] | None:

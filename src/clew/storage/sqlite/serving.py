@@ -25,11 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class Call(NamedTuple):
-    """A commit (`units`) or another job (`job`)."""
+    """A commit (`units`, with its values, if they are made) or another job (`job`)."""
 
     future: asyncio.Future[Any]
     units: Sequence[Unit] | None
     job: Job[Any] | None
+    values: Any = None
 
 
 class Answer(NamedTuple):

@@ -13,10 +13,14 @@ import asyncio
 import queue
 import sqlite3
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from clew.ports.store import CommitStatus, StoreError
 from clew.storage.sqlite.serving import Call, Job, ReaderThread, StoreThread, T, Unit
 from clew.storage.sqlite.writer import Committer, WriterThread, is_small
+
+_FEW_UNITS: Final = 4
+"""The values of so few are made by the writer: it is hardly longer at it than at being handed them."""
 
 
 class CallQueue:
@@ -30,6 +34,7 @@ class CallQueue:
         self._writer: WriterThread | None = None
         self._threads: list[StoreThread] = []
         self._is_closed = False
+        self._collect: Callable[[Sequence[Unit]], Any] = _nothing_of
         self._has_nothing_else: Callable[[], bool] = getattr(loop, "has_nothing_else", _cannot_tell)
         """Whether nobody else would wait if the loop did."""
 
@@ -39,6 +44,7 @@ class CallQueue:
         """Start the writer, which measures with `time` (the loop's); while there are no readers it serves reads too."""
         writer = self._writer = WriterThread(self._path, self._loop, connection, committer, time)
         self._reads = self._writes = writer.calls
+        self._collect = committer.collect
         self._start(writer)
 
     def add_readers(self, connections: Sequence[sqlite3.Connection]) -> None:
@@ -66,8 +72,18 @@ class CallQueue:
                 if writer.take_untold():
                     self.write(_nothing)
                 return future
-        self._put_write(Call(future, units, None))
+        self._put_write(Call(future, units, None, self._values_of(units)))
         return future
+
+    def _values_of(self, units: Sequence[Unit]) -> Any:
+        """The values to be written, made here rather than by the writer, which would have to wait for the interpreter
+        before it can begin, and have the loop wait for it meanwhile."""
+        if len(units) <= _FEW_UNITS:
+            return None
+        try:
+            return self._collect(units)
+        except Exception:  # noqa: BLE001 - the writer meets it again, and tells who asked
+            return None
 
     def write(self, job: Job[T]) -> asyncio.Future[T]:
         """Run `job` in the writer."""
@@ -108,6 +124,10 @@ class CallQueue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError(f"the store {self._path} is closed. Expected: no calls after close(); open it again")
+
+
+def _nothing_of(_: Sequence[Unit]) -> None:
+    """There is no writer that could take it."""
 
 
 def _cannot_tell() -> bool:

@@ -21,7 +21,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from clew.ports.store import CommitStatus, StoreError
 from clew.storage.sqlite.connection import MEMORY, WAL_CHECKPOINT_PAGES, WAL_KEPT_BYTES
@@ -58,10 +58,14 @@ _log = logging.getLogger(__name__)
 class Committer(Protocol):
     """Makes the units of several calls durable in one transaction."""
 
+    def collect(self, units: Sequence[Unit]) -> Any:
+        """The values that `commit` writes for these units; on any thread."""
+        ...
+
     def commit(
-        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]]
+        self, connection: sqlite3.Connection, calls: Sequence[Sequence[Unit]], values: Sequence[Any] = ()
     ) -> list[list[CommitStatus] | StoreError]:
-        """One answer a call, in order."""
+        """One answer a call, in order; `values` are what `collect` has given for each, None where it was not asked."""
         ...
 
 
@@ -170,7 +174,7 @@ class WriterThread(StoreThread):
 
     def _commit(self, calls: list[Call]) -> list[Answer]:
         began_at = self._time()
-        outcomes = self._try_commit([call.units or () for call in calls])
+        outcomes = self._try_commit([call.units or () for call in calls], [call.values for call in calls])
         if len(calls) == 1 and is_small(calls[0].units or ()):
             ended_at = self._time()
             self._pace.note(ended_at - began_at, ended_at)
@@ -179,9 +183,11 @@ class WriterThread(StoreThread):
         self._commit_count += count
         return [answer_of(call.future, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
-    def _try_commit(self, calls: list[Sequence[Unit]]) -> list[list[CommitStatus] | StoreError]:
+    def _try_commit(
+        self, calls: list[Sequence[Unit]], values: Sequence[Any] = ()
+    ) -> list[list[CommitStatus] | StoreError]:
         try:
-            return self._committer.commit(self._connection, calls)
+            return self._committer.commit(self._connection, calls, values)
         except Exception as error:  # noqa: BLE001 - a bug: a writer that ended would leave every caller waiting
             _log.exception("store.commit_bug path=%s", self._path)
             return [to_store_error(error, self._path)] * len(calls)

@@ -147,6 +147,10 @@ class _ChaosConnection:
         """As `Connection.post`."""
         self._inner.post(callback)
 
+    def post_last(self, callback: Callable[[], None]) -> None:
+        """As `Connection.post_last`."""
+        self._inner.post_last(callback)
+
     def now_ns(self) -> int:
         """As `Connection.now_ns`."""
         return self._inner.now_ns()
