@@ -128,6 +128,10 @@ planted-faults: $(VENV)/.stamp-dev ## Plant faults in the engine, see which chec
 soak: $(VENV)/.stamp-dev ## An hour of mixed load with kills; memory, files and the store's size are watched (ARGS="--seconds …")
 	$(PY) -m tests.soak $(or $(ARGS),--record tests/soak/record.json)
 
+.PHONY: soak-leaks
+soak-leaks: $(VENV)/.stamp-dev ## Try the soak's check of memory: ten minutes of processes that keep 0 and 600 bytes of each run
+	$(PY) -m tests.soak $(or $(ARGS),--leaks 0 600 --seconds 600 --record tests/soak/leaks.json)
+
 .PHONY: crash-soak
 crash-soak: $(VENV)/.stamp-dev ## Kill programs at every file operation, nodes at each of 60 commits, clients; cut the power at 1,000 moments
 	CLEW_KILLS=1000000 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \

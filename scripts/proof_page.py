@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.cases_page import found as cases_found
-from scripts.proof_share import share_seconds
+from scripts.proof_share import MINUTES_MAX, share_seconds
 from tests.fuzz.targets import TARGETS
 from tests.simulation.hunt import different_seeds
 from tests.simulation.planted import FAULTS, Fault
@@ -202,7 +202,38 @@ def _soak_lines() -> list[str]:
                 ("open files of it, early and late", f"{told['files'][0]} and {told['files'][1]}"),
             ],
         ),
+        "",
+        *_leak_lines(),
     ]
+
+
+def _leak_lines() -> list[str]:
+    """What the check of memory said of processes that leak on purpose."""
+    told = _record("soak/leaks.json")
+    if told is None:
+        return _missing("make soak-leaks")
+    rows = [
+        (
+            f"{one['leak_bytes']} bytes",
+            one["runs_compared"],
+            f"{one['kept_bytes']} bytes",
+            f"{one.get('kept_given_out', 'not told')} bytes",
+            one["kept_blocks"],
+            f"fails: {one['said']}" if one["said"] else "passes",
+        )
+        for one in told["tries"]
+    ]
+    return [
+        f"The check of memory was tried as well (`make soak-leaks`, commit {told['commit']}): processes under the same "
+        f"load keep something of each run for ever, on purpose, for {told['seconds'] / 60:.0f} minutes, and are judged "
+        "like the one above. What the process has from the system is no measure yet after so short a time.",
+        "",
+        *_table(
+            ("kept of each run", "runs compared", "stays of the process", "of what the C library gave out",
+             "Python objects that stay", "the check"),
+            rows,
+        ),
+    ]  # fmt: skip
 
 
 def _kept_rows(told: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -213,6 +244,11 @@ def _kept_rows(told: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
         ("runs that it did in the second half of that", told["runs_compared"]),
         (f"memory that stayed of each (more than {KEPT_BYTES_MAX} fail)", f"{told['kept_bytes']} bytes"),
+        *(
+            [(f"of what the C library gave out (more than {KEPT_BYTES_MAX} fail)", f"{told['kept_given_out']} bytes")]
+            if "kept_given_out" in told
+            else []
+        ),
         (f"Python objects that stayed of each (more than {KEPT_BLOCKS_MAX:g} fail)", told["kept_blocks"]),
     ]
 
@@ -372,7 +408,7 @@ def _share_lines() -> list[str]:
         f"The short forms of all that took {share / 60:.1f} minutes of test time in one run of the whole suite, whose "
         f"{told['all']['tests']:,} tests took {told['all']['seconds'] / 60:.1f} minutes, and side by side "
         f"{told['wall_seconds'] / 60:.1f} minutes by the clock (`make proof-share`; commit {told['commit']}; "
-        f"{told['machine']}).",
+        f"{told['machine']}); {MINUTES_MAX} are allowed.",
         "",
         *_table(("folder", "tests", "seconds"), [*rows, ("**all**", sum(row[1] for row in rows), round(share, 1))]),
     ]

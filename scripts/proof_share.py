@@ -4,8 +4,9 @@ Owns: which folders those are, and ``tests/proof_share.json``, which docs/refere
 test.
 
 How it works: `make test` leaves ``build/tests.xml``, where each test has the time that it took, with what was set up
-and taken down for it. With ``--record`` the sums are kept, with the commit and the machine. A run on a machine that
-does other things takes longer, which the load says.
+and taken down for it. With ``--record`` the sums are kept, with the commit and the machine, unless something failed, a
+folder is missing, or code has changed since the report was written. A run on a machine that does other things takes
+longer, which the load says. A record that is there already is told of, with how many commits came behind it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from tests.which_code import commit_now
+from tests.which_code import commit_now, commits_since
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REPORT: Final = ROOT / "build" / "tests.xml"
 RECORD: Final = ROOT / "tests" / "proof_share.json"
+CODE: Final = ("src", "tests", "scripts", "examples", "conftest.py", "pyproject.toml")
+MINUTES_MAX: Final = 10
+"""What all of it may take of a run."""
+
 FOLDERS: Final = ("simulation", "crash", "outage", "partition", "soak", "fuzz", "differential", "cases")
 
 
@@ -66,6 +71,37 @@ def lines_of(told: dict[str, Any]) -> list[str]:
     ]
 
 
+def why_not_kept(told: dict[str, Any], report: Path) -> str:
+    """What keeps these sums from being a record; empty when nothing does."""
+    if missing := [name for name, one in told["folders"].items() if not one["tests"]]:
+        return f"no test of {', '.join(missing)} ran. Expected: a run of the whole suite"
+    if told["failed"]:
+        return f"{told['failed']} tests failed. Expected: a run in which all pass"
+    written = report.stat().st_mtime
+    if changed := [str(path.relative_to(ROOT)) for path in code_files() if path.stat().st_mtime > written]:
+        return f"{changed[0]} and {len(changed) - 1} other files changed since {report.name} was written: `make test`"
+    return ""
+
+
+def code_files() -> list[Path]:
+    """What a run of the tests depends on."""
+    given = [ROOT / name for name in CODE]
+    return [path for one in given for path in (sorted(one.rglob("*.py")) if one.is_dir() else [one])]
+
+
+def lines_of_record() -> list[str]:
+    """What there is to say of the record that is kept."""
+    if not RECORD.exists():
+        return ["No record is kept yet; --record keeps one."]
+    told = json.loads(RECORD.read_text(encoding="utf-8"))
+    behind = commits_since(told["commit"])
+    return [
+        f"The record is of commit {told['commit']}, "
+        + ("which is not of this history" if behind is None else f"{behind} commits ago")
+        + f": {share_seconds(told) / 60:.1f} min; {MINUTES_MAX} are allowed."
+    ]
+
+
 def main(arguments: list[str]) -> int:
     """Print the sums, and keep them if asked to."""
     parser = argparse.ArgumentParser(prog="make proof-share", description=__doc__.splitlines()[0])
@@ -78,8 +114,8 @@ def main(arguments: list[str]) -> int:
     told = times_of(options.report.read_text(encoding="utf-8"))
     print("\n".join(lines_of(told)))
     if options.record:
-        if missing := [name for name, one in told["folders"].items() if not one["tests"]]:
-            print(f"Nothing is kept: no test of {', '.join(missing)} ran. Expected: a run of the whole suite.")
+        if reason := why_not_kept(told, options.report):
+            print(f"Nothing is kept: {reason}.")
             return 1
         machine = (
             f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}, "
@@ -87,6 +123,7 @@ def main(arguments: list[str]) -> int:
         )
         record = {"commit": commit_now(), "machine": machine, **told}
         RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(lines_of_record()))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,29 @@ def test_a_run_of_a_part_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "some.xml").write_text(REPORT, encoding="utf-8")
     assert proof_share.main([str(tmp_path / "some.xml"), "--record"]) == 1
     assert "no test of crash, outage" in capsys.readouterr().out
+
+
+def test_what_failed_or_is_older_than_the_code_is_not_kept(tmp_path: Path) -> None:
+    folders = {name: {"tests": 1, "seconds": 1.0} for name in proof_share.FOLDERS}
+    report = tmp_path / "tests.xml"
+    report.write_text(REPORT, encoding="utf-8")
+    assert proof_share.why_not_kept({"folders": folders, "failed": 1}, report) == (
+        "1 tests failed. Expected: a run in which all pass"
+    )
+    newest = max(path.stat().st_mtime for path in proof_share.code_files())
+    os.utime(report, (newest + 1, newest + 1))
+    assert proof_share.why_not_kept({"folders": folders, "failed": 0}, report) == ""
+    os.utime(report, (newest - 1, newest - 1))
+    assert "changed since tests.xml was written" in proof_share.why_not_kept({"folders": folders, "failed": 0}, report)
+
+
+def test_a_record_is_told_of_with_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof_share, "RECORD", tmp_path / "record.json")
+    assert proof_share.lines_of_record() == ["No record is kept yet; --record keeps one."]
+    kept = {"commit": "0" * 12, "folders": {"cases": {"tests": 3, "seconds": 90.0}}}
+    proof_share.RECORD.write_text(json.dumps(kept), encoding="utf-8")
+    assert proof_share.lines_of_record() == [
+        f"The record is of commit {'0' * 12}, which is not of this history: 1.5 min; 10 are allowed."
+    ]
+    monkeypatch.setattr(proof_share, "commits_since", lambda commit: 7)
+    assert "7 commits ago" in proof_share.lines_of_record()[0]

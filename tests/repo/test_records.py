@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,33 @@ def test_what_ran_in_part_or_failed_is_no_record() -> None:
     assert record.why_not_kept(told) == ""
     del told["outage"]
     assert "no test of outage passed" in record.why_not_kept(told)
+
+
+RECORDS = (
+    "soak/record.json", "soak/leaks.json", "crash/record.json", "partition/record.json", "fuzz/record.json",
+    "differential/record.json", "postgres/record.json", "proof_share.json",
+)  # fmt: skip
+
+
+def commits_of(told: Any) -> Iterator[str]:
+    """Every commit that a record names, however deep."""
+    if isinstance(told, dict):
+        if "commit" in told:
+            yield told["commit"]
+        told = list(told.values())
+    for one in told if isinstance(told, list) else ():
+        yield from commits_of(one)
+
+
+def test_every_record_is_of_code_of_this_history() -> None:
+    if which_code.is_cut_off():
+        pytest.skip("the history is not here")
+    tests = Path(__file__).parents[1]
+    texts = [path.read_text() for name in RECORDS if (path := tests / name).exists()]
+    texts += (tests / "simulation" / "soaked.jsonl").read_text().splitlines()
+    commits = {commit for text in texts for commit in commits_of(json.loads(text))}
+    assert commits
+    assert [commit for commit in sorted(commits) if which_code.commits_since(commit) is None] == []
 
 
 def _git(folder: Path, *arguments: str) -> None:
