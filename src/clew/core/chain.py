@@ -269,7 +269,7 @@ def _continue(
         workflow_execution_expiration_time=state.execution_deadline,
         parent=state.parent,
         parent_initiated_event_id=state.parent_initiated_event_id,
-        root=state.root,
+        root=state.root_ref,
         continued_execution_run_id=state.run_id,
         initiator=command.initiator,
         first_execution_run_id=state.first_execution_run_id,

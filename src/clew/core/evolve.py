@@ -56,6 +56,9 @@ def begin(event: e.WorkflowExecutionStarted, *, namespace: str, run_id: str) -> 
     execution_time = event.event_time + backoff
     run_timeout = event.workflow_run_timeout
     inherited = event.inherited_pinned_version
+    root = event.root
+    if root is not None and root.run_id == run_id and root.workflow_id == event.workflow_id:
+        root = None
     return ExecutionState(
         namespace=namespace,
         workflow_id=event.workflow_id,
@@ -69,7 +72,7 @@ def begin(event: e.WorkflowExecutionStarted, *, namespace: str, run_id: str) -> 
         next_event_id=2,
         parent=event.parent,
         parent_initiated_event_id=event.parent_initiated_event_id,
-        root=event.root,
+        root=root,
         start_request_id=event.request_id,
         attempt=event.attempt,
         cron_schedule=event.cron_schedule,

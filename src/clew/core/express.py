@@ -217,7 +217,6 @@ def start_run(
 ) -> tuple[ExecutionState, list[e.Event]]:
     """Begin a run, and give its first workflow task to `taker`: `decide_start`, then `decide_start_workflow_task`."""
     workflow_id, task_queue, namespace = request.workflow_id, request.task_queue, request.namespace
-    root = ExecutionRef(workflow_id, run_id, namespace)
     state = ExecutionState(
         namespace=namespace,
         workflow_id=workflow_id,
@@ -229,7 +228,6 @@ def start_run(
         first_execution_run_id=run_id,
         key_generation=run_id,
         next_event_id=4,
-        root=root,
         start_request_id=request.request_id,
         workflow_task_timeout=WORKFLOW_TASK_TIMEOUT_DEFAULT,
         priority=request.priority,
@@ -257,7 +255,7 @@ def start_run(
             task_queue=task_queue,
             input=request.input,
             workflow_task_timeout=WORKFLOW_TASK_TIMEOUT_DEFAULT,
-            root=root,
+            root=ExecutionRef(workflow_id, run_id, namespace),
             original_execution_run_id=run_id,
             first_execution_run_id=run_id,
             identity=request.identity,

@@ -14,7 +14,7 @@ from clew.core.state import ExecutionState
 _PLAIN: Final = (
     "workflow_id", "workflow_type", "task_queue", "start_time", "execution_time", "first_execution_run_id",
     "key_generation", "status", "next_event_id", "close_time", "close_event_id", "parent", "parent_initiated_event_id",
-    "root", "start_request_id", "attempt", "cron_schedule", "retry_policy", "workflow_execution_timeout",
+    "root_ref", "start_request_id", "attempt", "cron_schedule", "retry_policy", "workflow_execution_timeout",
     "workflow_run_timeout", "workflow_task_timeout", "execution_deadline", "run_deadline", "memo", "search_attributes",
     "priority", "versioning_override", "versioning_behavior", "deployment_version", "first_task_at",
     "previous_started_event_id", "external_signals", "external_cancels", "completed_updates", "cancel_requested",

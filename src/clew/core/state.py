@@ -121,6 +121,7 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     parent: ExecutionRef | None = None
     parent_initiated_event_id: int = 0
     root: ExecutionRef | None = None
+    """None for a run that is the root itself; ask `root_ref`. Each transition writes all of this."""
     start_request_id: str = ""
     attempt: int = 1
     cron_schedule: str = ""
@@ -231,6 +232,11 @@ class ExecutionState(msgspec.Struct, kw_only=True, array_like=True, dict=True):
     def ref(self) -> ExecutionRef:
         """This run, as other executions name it."""
         return ExecutionRef(self.workflow_id, self.run_id, self.namespace)
+
+    @property
+    def root_ref(self) -> ExecutionRef:
+        """The run at the top of the tree of children that this one belongs to; itself, if nothing is above it."""
+        return self.root or self.ref
 
     def recorded_by(self, event_id: int) -> str:
         """The id of the run that recorded this event first: this one, unless a reset copied the event."""

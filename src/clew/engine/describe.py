@@ -89,7 +89,7 @@ def _info(state: ExecutionState) -> WorkflowExecutionInfo:
         history_size_bytes=state.history_size_bytes,
         first_execution_run_id=state.first_execution_run_id,
         parent=state.parent,
-        root=state.root,
+        root=state.root_ref,
         memo=state.memo or None,
         search_attributes=seen.search_attributes,
     )

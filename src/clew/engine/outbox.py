@@ -269,7 +269,7 @@ class Outbox:
             # The run that asked first, as in the request id: every reset that went back to behind this event knows it.
             parent=ExecutionRef(state.workflow_id, state.recorded_by(initiated_event_id), state.namespace),
             parent_initiated_event_id=initiated_event_id,
-            root=state.root or state.ref,
+            root=state.root_ref,
             hold_first_task=True,
             inherited_pinned_version=self._handed_on(state, request),
         )

@@ -95,8 +95,8 @@ def visibility_of(state: ExecutionState) -> Visibility:
         first_execution_run_id=state.first_execution_run_id,
         parent_workflow_id=parent.workflow_id if parent else "",
         parent_run_id=parent.run_id if parent else "",
-        root_workflow_id=root.workflow_id if root else "",
-        root_run_id=root.run_id if root else "",
+        root_workflow_id=root.workflow_id if root else state.workflow_id,
+        root_run_id=root.run_id if root else state.run_id,
         memo=state.memo or None,
         search_attributes=attributes,
     )
