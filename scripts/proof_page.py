@@ -264,7 +264,7 @@ def _crash_lines() -> list[str]:
         kills = sweep.get("kills", {})
         count = sum(kills.values()) if isinstance(kills, dict) else kills
         others = {key: value for key, value in sweep.items() if key not in ("kills", "seconds", "commit")}
-        rows.append((name.replace("_", ", "), commit, count, _facts(kills), _facts(others)))
+        rows.append((_sweep_name(name), commit, count, _facts(kills), _facts(others)))
     return [
         *lines,
         "Processes killed by `SIGKILL` at commits and file operations, each sweep with everything that was "
@@ -274,6 +274,11 @@ def _crash_lines() -> list[str]:
         "",
         *_table(("sweep", "code", "kills", "where", "checked"), rows),
     ]
+
+
+def _sweep_name(name: str) -> str:
+    what, _, store = name.rpartition("_")
+    return f"{what.replace('_', ' ')}, {store}"
 
 
 def _facts(values: Any) -> str:

@@ -16,7 +16,9 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +27,7 @@ from clew.client import Client
 from clew.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.exceptions import WorkflowAlreadyStartedError
 from clew.worker import Worker
+from tests.crash.caller import SameIds
 from tests.crash.watched_files import Step, watch
 
 LIFE_SECONDS_MAX = 120
@@ -57,7 +60,7 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell(path: str, line: str) -> None:
+def write_down(path: str, line: str) -> None:
     """Write down, in one call, what this program was told."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{line}\n".encode())
@@ -87,8 +90,12 @@ class Sum:
         self.signals.add(number)
 
 
-async def see_through(client: Client, number: int, told: set[str], path: str) -> None:
-    """Start a run or find it, send what it has not been sent, and wait for its result."""
+async def see_through(client: Client, number: int, told: set[str], tell: Callable[[str], None]) -> None:
+    """Start a run or find it, send what it was not told to have sent, and wait for its result.
+
+    A signal that had been recorded, and whose answer a life did not hear, is sent again under its id: it counts once,
+    and is answered even if its run has closed meanwhile.
+    """
     try:
         handle = await client.start_workflow(
             Sum.run, number, id=f"sum-{number}", task_queue=QUEUE,
@@ -97,22 +104,22 @@ async def see_through(client: Client, number: int, told: set[str], path: str) ->
         )  # fmt: skip
     except WorkflowAlreadyStartedError:
         handle = client.get_workflow_handle_for(Sum.run, f"sum-{number}")
-    tell(path, f"started {number}")
+    tell(f"started {number}")
     for value in range(SIGNALS):
         if f"signalled {number} {value}" not in told and f"result {number}" not in " ".join(told):
             await handle.signal(Sum.note, value)
-            tell(path, f"signalled {number} {value}")
-    tell(path, f"result {number} {await handle.result()}")
+            tell(f"signalled {number} {value}")
+    tell(f"result {number} {await handle.result()}")
 
 
 async def main(database: str, path: str) -> None:
     """See all runs through."""
     told = set(Path(path).read_text().splitlines()) if os.path.exists(path) else set[str]()
     async with (
-        await Client.connect(f"sqlite:{database}") as client,
+        await Client.connect(f"sqlite:{database}", interceptors=[SameIds()]) as client,
         Worker(client, task_queue=QUEUE, workflows=[Sum], activities=[double]),
     ):
-        await asyncio.gather(*(see_through(client, number, told, path) for number in range(RUNS)))
+        await asyncio.gather(*(see_through(client, number, told, partial(write_down, path)) for number in range(RUNS)))
 
 
 def live(database: str, path: str, at: int, how: str) -> NoReturn:
@@ -124,7 +131,7 @@ def live(database: str, path: str, at: int, how: str) -> NoReturn:
         if at:
             watch(killer.look)
         asyncio.run(main(database, path))
-        tell(path, f"operations {killer.count}")
+        write_down(path, f"operations {killer.count}")
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, it ends this life and is told
         traceback.print_exc()
