@@ -1,4 +1,4 @@
-"""Async activities that raise what is no `Exception`, as `pytest.fail` does within a test."""
+"""User code that raises what is no `Exception`: as `pytest.fail` does in a test, or asyncio in what is cancelled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from clew import activity, workflow
-from clew.client import Client, WorkflowFailureError
+from clew.client import Client, WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from clew.common import RetryPolicy
-from clew.exceptions import ActivityError
-from clew.worker import Worker
+from clew.exceptions import ActivityError, CancelledError
+from clew.model.events import WorkflowTaskFailed
+from clew.worker import Replayer, Worker
 
 QUEUE = "base-exceptions"
 DEADLINE = 60.0
@@ -47,3 +48,55 @@ async def test_whatever_an_async_activity_raises_is_its_outcome(is_local: bool) 
     error = caught.value.cause
     assert isinstance(error, ActivityError)
     assert "as seen from an activity" in str(error.cause)
+
+
+@workflow.defn
+class GivesUp:
+    """Its handlers raise what asyncio raises in code that is cancelled."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    @workflow.run
+    async def run(self) -> str:
+        await workflow.wait_condition(lambda: self.is_over)
+        return "over"
+
+    @workflow.signal
+    def give_up(self) -> None:
+        raise asyncio.CancelledError("by a signal")
+
+    @workflow.signal
+    def end(self) -> None:
+        self.is_over = True
+
+    @workflow.query
+    def ask(self) -> int:
+        raise asyncio.CancelledError("by a query")
+
+    @workflow.update
+    def change(self) -> int:
+        return 1
+
+    @change.validator
+    def _check(self) -> None:
+        raise asyncio.CancelledError("by a validator")
+
+
+async def test_handlers_that_give_up_harm_only_themselves() -> None:
+    async with (
+        await Client.connect("sqlite::memory:") as client,
+        Worker(client, task_queue=QUEUE, workflows=[GivesUp]),
+    ):
+        handle = await client.start_workflow(GivesUp.run, id="w", task_queue=QUEUE)
+        await handle.signal(GivesUp.give_up)
+        with pytest.raises(WorkflowQueryFailedError):
+            await asyncio.wait_for(handle.query(GivesUp.ask), DEADLINE)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await asyncio.wait_for(handle.execute_update(GivesUp.change), DEADLINE)
+        assert isinstance(refused.value.cause, CancelledError)
+        await handle.signal(GivesUp.end)
+        assert await asyncio.wait_for(handle.result(), DEADLINE) == "over"
+        history = await handle.fetch_history()
+        assert not [event for event in history.events if isinstance(event, WorkflowTaskFailed)]
+        await Replayer(workflows=[GivesUp]).replay_workflow(history)

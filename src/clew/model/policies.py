@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import cast
 
 import msgspec
 
@@ -156,7 +157,7 @@ class VersioningOverride(msgspec.Struct, gc=False, frozen=True, kw_only=True, om
     pinned_version: DeploymentVersion | None = None
 
     def __post_init__(self) -> None:
-        version: object = self.pinned_version
+        version = cast("object", self.pinned_version)
         if version is not None and not isinstance(version, DeploymentVersion):
             raise TypeError(
                 f"A versioning override pins to {version!r:.80} (of type {type(version).__name__}). Give it a "

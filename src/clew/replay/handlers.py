@@ -130,6 +130,8 @@ class Handlers:
     def _run_at_once(self, context: Context, call: Callable[..., Any], args: Sequence[Any]) -> None:
         try:
             result = context.run(call, *args)
+        except asyncio.CancelledError:
+            return  # it gave up, as one that is a task does that is cancelled
         except Exception as error:  # noqa: BLE001 (the outcome rule decides)
             self._runtime.handler_failed(error)
             return
@@ -197,7 +199,7 @@ class Handlers:
             args = self._arguments(definition, name, request.input, f"update {name!r}")
             if not is_recorded:
                 self._validate(definition, request, args)
-        except Exception as error:  # noqa: BLE001 (whatever a validator raises refuses the update)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (whatever a validator raises refuses the update)
             self._reject(request, error, is_recorded)
             return None
         acceptance = AcceptUpdate(request.update_id)
@@ -296,7 +298,7 @@ class Handlers:
                 else self._runtime.values.encode((result,), "result of query", query.query_type)
             )
             return QueryResult(query_id=query.query_id, result=payloads)
-        except Exception as error:  # noqa: BLE001 (a failed query is an answer)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (a failed query is an answer)
             return QueryResult(query_id=query.query_id, failure=self._runtime.values.to_failure(error))
 
     def _query(self, query: QueryTask) -> Any:

@@ -231,7 +231,7 @@ class Definition:
         Raises:
             ValueError: It is not a workflow.
         """
-        given: object = workflow_class
+        given = cast("object", workflow_class)
         if not isinstance(given, type):
             raise ValueError(
                 f"{given!r:.80} (of type {type(given).__name__}) is not a workflow class. Give the class that is "
