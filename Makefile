@@ -134,7 +134,7 @@ soak-leaks: $(VENV)/.stamp-dev ## Try the soak's check of memory: ten minutes of
 
 .PHONY: crash-soak
 crash-soak: $(VENV)/.stamp-dev ## Kill programs at every file operation, nodes at each of 60 commits, clients; cut the power at 1,000 moments
-	CLEW_KILLS=1000000 CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
+	CLEW_KILLS=1000000 CLEW_KILL_LANES=$(JOBS) CLEW_POWER_LOSS_MOMENTS=1000 CLEW_COMMIT_KILLS=300 CLEW_COMMIT_LAST=60 CLEW_WRITE_KILLS=240 \
 		CLEW_WRITE_LAST=60 CLEW_ENGINE_POWER_LOSS_MOMENTS=300 CLEW_CRASH_RECORD=1 $(PY) -m pytest --timeout 7200 tests/crash $(ARGS)
 
 .PHONY: partition-soak

@@ -7,6 +7,7 @@ the end.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -31,6 +32,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 KILLS = int(os.environ.get("CLEW_KILLS", "6"))
 """How many times to die; as many as there are operations and ways, or more, is at each in each way (`make crash-soak`).
 """
+
+LANES = int(os.environ.get("CLEW_KILL_LANES", "1"))
+"""How many programs run side by side, each on a file of its own."""
 
 WAYS = ("before", "within", "after")
 KILL_SECONDS = 20
@@ -71,11 +75,12 @@ class Programs:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Runs programs."""
-    made = Programs(tmp_path / "programs.log")
+def programs(tmp_path: Path) -> Iterator[list[Programs]]:
+    """Run programs, each one at a time."""
+    made = [Programs(tmp_path / f"programs{number}.log") for number in range(LANES)]
     yield made
-    made.end()
+    for one in made:
+        one.end()
 
 
 def told(folder: Path) -> list[str]:
@@ -105,22 +110,30 @@ async def check(folder: Path) -> None:
 
 
 @pytest.mark.timeout(240 + min(KILLS, 1_000) * KILL_SECONDS)
-async def test_killed_before_within_and_after_operations(programs: Programs, tmp_path: Path) -> None:
+async def test_killed_before_within_and_after_operations(programs: list[Programs], tmp_path: Path) -> None:
     quiet = tmp_path / "quiet"
     quiet.mkdir()
-    assert programs.run(quiet, 1_000_000, "before") == 0
+    assert programs[0].run(quiet, 1_000_000, "before") == 0
     count = int(told(quiet)[-1].split()[1])
     assert count > 20, "the program wrote to its files"
     began = time.monotonic()
     kills: Counter[str] = Counter()
     points = spread(WAYS, count, KILLS)
-    for number, point in enumerate(points):
-        folder = tmp_path / f"kill{number}"
-        folder.mkdir()
-        kills[point.how] += programs.run(folder, point.at, point.how) == -9
-        assert programs.run(folder, 0, point.how) == 0
-        await check(folder)
-        shutil.rmtree(folder)
+    left = list(reversed(points))
+
+    async def take(lane: Programs) -> None:
+        while left:
+            point = left.pop()
+            folder = tmp_path / f"kill{len(left)}"
+            folder.mkdir()
+            kills[point.how] += await asyncio.to_thread(lane.run, folder, point.at, point.how) == -9
+            assert await asyncio.to_thread(lane.run, folder, 0, point.how) == 0
+            await check(folder)
+            shutil.rmtree(folder)
+
+    async with asyncio.TaskGroup() as group:
+        for lane in programs:
+            group.create_task(take(lane))
     # No two lives have quite as many operations, so a program may end before it comes to a late one.
     assert kills.total() >= len(points) * 2 // 3, "most of the programs were really killed"
     record(
