@@ -14,14 +14,16 @@ the questions first; where one is answered with no, the input takes the general 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 from clew.core.checks import cap
 from clew.core.commands import normal_timeouts
 from clew.core.pending import PendingActivity, PendingTimer, PendingWorkflowTask
 from clew.core.retry import RETRY_POLICY_DEFAULT
 from clew.core.state import FEW_ITEMS, Derived, ExecutionState
+from clew.core.tasks import started_event
 from clew.model import commands as c
 from clew.model import events as e
 from clew.model.events import ZERO, ExecutionRef
@@ -41,7 +43,9 @@ class Taker(NamedTuple):
     identity: str
 
 
-class Bounds(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Bounds:
     """What of a namespace's limits express transitions stay below; what may touch them goes the general way."""
 
     events_max: int
@@ -67,10 +71,9 @@ class Bounds(NamedTuple):
             bytes_suggest=limits.history_bytes_suggest,
         )
 
-    def suggests(self, state: ExecutionState, events_count: int) -> tuple[str, ...]:
-        """Why a plain run should continue as new when its history has so many events, if it should:
-        `workflow_tasks.suggest_reasons`."""
-        is_large = state.history_size_bytes >= self.bytes_suggest
+    def suggests(self, size_bytes: int, events_count: int) -> tuple[str, ...]:
+        """Why a plain run with such a history should continue as new (`workflow_tasks.suggest_reasons`)."""
+        is_large = size_bytes >= self.bytes_suggest
         if events_count < self.events_suggest:
             return ("HistorySizeTooLarge",) if is_large else ()
         return ("HistorySizeTooLarge", "TooManyHistoryEvents") if is_large else ("TooManyHistoryEvents",)
@@ -289,8 +292,7 @@ def complete_activity(
     state.derived.activity_ids.pop(activity.activity_id, None)
     lease_id = state.lease_count = state.lease_count + 1
     timeout, size = state.workflow_task_timeout, state.history_size_bytes
-    reasons = bounds.suggests(state, event_id + 2)
-    state.workflow_task = PendingWorkflowTask(
+    state.workflow_task = task = PendingWorkflowTask(
         scheduled_event_id=event_id + 2,
         attempt=1,
         scheduled_time=now,
@@ -301,12 +303,10 @@ def complete_activity(
         session=taker.session,
         identity=taker.identity,
         sticky_session=taker.session,
-        suggest_continue_as_new=bool(reasons),
-        suggest_continue_as_new_reasons=reasons,
         history_size_bytes=size,
     )
     state.next_event_id = event_id + 4
-    return [
+    events: list[e.Event] = [
         e.ActivityTaskStarted(
             event_id=event_id,
             event_time=started_time,
@@ -335,11 +335,14 @@ def complete_activity(
             event_time=now,
             scheduled_event_id=event_id + 2,
             identity=taker.identity,
-            suggest_continue_as_new=bool(reasons),
-            suggest_continue_as_new_reasons=reasons,
             history_size_bytes=size,
         ),
     ]
+    if event_id + 2 >= bounds.events_suggest or size >= bounds.bytes_suggest:
+        task.suggest_continue_as_new = True
+        task.suggest_continue_as_new_reasons = bounds.suggests(size, event_id + 2)
+        events[-1] = started_event(task)
+    return events
 
 
 def schedule_activities(

@@ -23,9 +23,12 @@ def is_usual_record(
     The one after which the run should continue as new is not: its task has to end, so that the next one says so.
     """
     markers = request.markers
-    if not task.suggest_continue_as_new and bounds.suggests(state, state.next_event_id - 1 + len(markers)):
+    count, last_event_id = len(markers), state.next_event_id - 1
+    if request.after_event_id != last_event_id or not 0 < count <= FEW_ITEMS:
         return False
-    if request.after_event_id != state.next_event_id - 1 or not 0 < len(markers) <= FEW_ITEMS:
+    if (
+        last_event_id + count >= bounds.events_suggest or state.history_size_bytes >= bounds.bytes_suggest
+    ) and not task.suggest_continue_as_new:
         return False
     name_length_max, bytes_left = bounds.name_length_max, bounds.payload_bytes_max
     for marker in markers:

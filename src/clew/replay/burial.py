@@ -86,6 +86,8 @@ _kept_for_ever: Final[list[Any]] = []
 _identity_of: Final = object.__hash__
 """Tells objects apart, as `id` does, which is an audit event each time."""
 
+_type_of: Final = cast("Callable[[object], type[Any]]", type)
+
 _words: Final = ctypes.cast(_WORD, ctypes.POINTER(ctypes.c_size_t))
 """All memory as words, counted from the second: half the price of an object of ctypes for each word."""
 
@@ -161,12 +163,12 @@ def _lead_nowhere(roots: Sequence[Any]) -> bool:
     """Whether they are the object of a run that has ended, and its attributes, none of which could hold a frame: what
     most runs leave."""
     for root in roots:
-        kind: type[Any] = type(cast(object, root))
+        kind = _type_of(root)
         if kind is not dict and (_leads_on[kind] == _FOLLOWS or kind is types.FunctionType):
             return False
-        for held in gc.get_referents(root):
+        for held in _leading(gc.get_referents(root)):
             # The dictionary of an object is the other root, or empty.
-            if _leads_on[type(held)] and held is not roots[0] and (type(held) is not dict or held):
+            if held is not roots[0] and (_type_of(held) is not dict or held):
                 return False
     return True
 
@@ -175,21 +177,21 @@ def _bury_chain(roots: Sequence[Any], loop: asyncio.AbstractEventLoop | None) ->
     """Lay a task to rest whose coroutines await one another and a future, and hold nothing else that could hold one:
     what most runs leave that fall asleep. False, and nothing done, if there is anything else."""
     task: Any = roots[0]
-    if type(cast(object, task)) is not asyncio.Task or not is_freeing:
+    if _type_of(task) is not asyncio.Task or not is_freeing:
         return False
     waited_for: Any = task._fut_waiter
-    if type(cast(object, waited_for)) is not asyncio.Future or waited_for.get_loop() is not loop:
+    if _type_of(waited_for) is not asyncio.Future or waited_for.get_loop() is not loop:
         return False
     frames: list[Any] = []
     awaited: Any = task.get_coro()
-    while type(cast(object, awaited)) is types.CoroutineType:
+    while _type_of(awaited) is types.CoroutineType:
         frames.append(awaited)
         awaited = awaited.cr_await
-    if type(cast(object, awaited)) is not type(cast(object, waited_for.__await__())):
+    if _type_of(awaited) is not _type_of(waited_for.__await__()):
         return False
     own: list[Any] = [task, waited_for, awaited, *frames]
     for root in roots[1:]:
-        kind: type[Any] = type(cast(object, root))
+        kind = _type_of(root)
         if kind is types.FunctionType:
             if root.__closure__:
                 return False
@@ -198,10 +200,10 @@ def _bury_chain(roots: Sequence[Any], loop: asyncio.AbstractEventLoop | None) ->
         else:
             own.append(root)
     known = set(map(_identity_of, own))
-    for held in gc.get_referents(*own):
-        kind = type(cast(object, held))
-        if not _leads_on[kind] or _identity_of(held) in known:
+    for held in _leading(gc.get_referents(*own)):
+        if _identity_of(held) in known:
             continue
+        kind = _type_of(held)
         if kind is types.FunctionType:
             leads_on = bool(held.__closure__)
         elif kind in _BOUND:
@@ -217,8 +219,7 @@ def _bury_chain(roots: Sequence[Any], loop: asyncio.AbstractEventLoop | None) ->
 
 
 def _holds_more_than_data(container: Any) -> bool:
-    held: list[object] = gc.get_referents(container)
-    return any(_leads_on[type(one)] for one in held)
+    return any(True for _ in _leading(gc.get_referents(container)))
 
 
 def _follow(
@@ -243,7 +244,7 @@ def _follow(
             if identity in seen:
                 continue
             seen.add(identity)
-            role = _roles[type(cast(object, thing))]
+            role = _roles[_type_of(thing)]
             if role == _CONTAINS:
                 if not thing or len(thing) > length_max:
                     continue
@@ -262,7 +263,7 @@ def _follow(
 
 def _sorted_out(things: list[Any], holders: dict[int, Any]) -> list[Any]:
     """Give what is followed, and add to `holders` what is searched."""
-    leading = [one for one in things if _leads_on[type(one)]]
+    leading = list(_leading(things))
     if not leading:
         return leading
     followed = [one for one in leading if _leads_on[type(one)] == _FOLLOWS]
@@ -352,6 +353,13 @@ _FOLLOWS: Final = 1
 _HOLDS: Final = 2
 _HEAP_TYPE: Final = 1 << 9
 _leads_on: Final = _Kinds()
+_how_leads_on: Final = _leads_on.__getitem__
+
+
+def _leading(things: list[Any]) -> Iterable[Any]:
+    """Those that are followed or searched: few of many, so they are picked without a bytecode for each."""
+    return itertools.compress(things, map(_how_leads_on, map(_type_of, things)))
+
 
 _KINDS_MAX: Final = 1_000
 

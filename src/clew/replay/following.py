@@ -128,7 +128,8 @@ class FollowingMachine(ApplyingMachine):
         ):
             # The usual: what came since the last task, which was live too.
             self._runtime.task_version = self._options.deployment_version
-            self._run_task(events, cast(e.WorkflowTaskStarted, events[-1]), True, (), messages)
+            started: Any = events[-1]
+            self._run_task(events, started, True, (), messages)
             return ()
         first, count = 0, len(events)
         while first < count and events[first].event_id <= self._runtime.applied_event_id:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from uuid import UUID
 
 from clew.common import (
@@ -281,7 +281,8 @@ class Runtime(ABC):
 
 def maybe_current() -> Runtime | None:
     """Give the runtime of the workflow that the calling code belongs to; None outside of workflows."""
-    return cast("Runtime | None", getattr(_running_loop(), "clew_runtime", None))
+    runtime: Runtime | None = getattr(_running_loop(), "clew_runtime", None)
+    return runtime
 
 
 def current() -> Runtime:
