@@ -21,7 +21,8 @@ been changed, and the general way finds what there is to say.
 Looking at frames is what the interpreter reports to audit hooks, and the guard's hook is one: `sys._getframe` and each
 ``frame.f_code`` would cost more than the step. Nothing is reported of ``f_back`` and ``f_lasti``. So the generator
 starts from its own frame, whose ``f_back`` is that of whoever sent to it; and of the two frames that are always there,
-that of the loop and that of `run`, the code is asked for once a row.
+that of the loop and that of `run`, the code is asked for once a row. Other frames are not kept, because what they hold
+would end later than it did when it was live.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import asyncio
 import dis
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from types import FrameType, GeneratorType
+from types import CodeType, FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from clew.replay.local_activities import LocalActivities
@@ -46,6 +47,9 @@ _AWAITS: Final = dis.opmap["SEND"]
 _CACHE: Final = dis.opmap.get("CACHE", 0)
 _UNIT: Final = 2
 
+_CODES_MAX: Final = 8
+"""Of coroutines that are looked through one by one; most rows have one or two."""
+
 KNOWN_MAX: Final = 100
 """Of different activities whose calls are remembered; code may make new functions without end."""
 
@@ -60,7 +64,7 @@ class ShortWay(ABC):
     """
 
     __slots__ = (
-        "_generator", "_local", "_loop", "_loop_frame", "_main", "_main_awaits", "_main_frame", "_own_frame",
+        "_awaits", "_generator", "_local", "_loop", "_loop_frame", "_main", "_main_awaits", "_main_frame", "_own_frame",
         "_runtime", "index",
     )  # fmt: skip
 
@@ -77,6 +81,8 @@ class ShortWay(ABC):
         """Known of this row. No other is kept: what its coroutine held would end later than when it was live."""
         self._main_awaits: set[int] = set()
         """Where that of `run` was seen to stand at an `await`."""
+        self._awaits: list[tuple[CodeType, set[int]]] = []
+        """The same of other coroutines, by their code."""
         self.index = 0
         """Of the event at hand."""
 
@@ -117,12 +123,16 @@ class ShortWay(ABC):
             or loop.held_task is not None
         ):
             return False
-        if (
-            frame is not None
-            and frame is self._main_frame
-            and frame.f_back is self._loop_frame
-            and frame.f_lasti in self._main_awaits
-        ):
+        at, main = frame, self._main_frame
+        while at is not None and at is not main:
+            code = at.f_code
+            for known, places in self._awaits:
+                if known is code and at.f_lasti in places:
+                    break
+            else:
+                break
+            at = at.f_back
+        if at is not None and at is main and at.f_back is self._loop_frame and at.f_lasti in self._main_awaits:
             return not self._main._must_cancel  # type: ignore[union-attr]
         task: Any = asyncio.current_task(loop)
         if task is None or task._must_cancel or (task is not self._main and self._main.done()):  # type: ignore[union-attr]
@@ -140,6 +150,7 @@ class ShortWay(ABC):
                     break
                 if not _is_await(code.co_code, frame.f_lasti):
                     return False
+                self._note(code, frame.f_lasti)
             outermost, frame = frame, frame.f_back
         if frame is None:
             return False
@@ -148,6 +159,15 @@ class ShortWay(ABC):
                 self._main_frame, self._main_awaits = outermost, set()
             self._main_awaits.add(outermost.f_lasti)
         return True
+
+    def _note(self, code: CodeType, place: int) -> None:
+        for known, places in self._awaits:
+            if known is code:
+                places.add(place)
+                return
+        if len(self._awaits) >= _CODES_MAX:
+            self._awaits.clear()
+        self._awaits.append((code, {place}))
 
 
 def _is_await(instructions: bytes, at: int) -> bool:
