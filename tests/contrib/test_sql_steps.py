@@ -245,14 +245,9 @@ def test_wrong_arguments_are_refused(database: sqlite3.Connection) -> None:
 payments = sa.Table("payments", sa.MetaData(), sa.Column("amount", sa.Integer))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite+aiosqlite", "postgresql+asyncpg", "postgresql+psycopg"])
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    if request.param == "sqlite":
-        url = f"sqlite+aiosqlite:///{tmp_path}/payments.db"
-    else:
-        directory = request.getfixturevalue("postgres_directory")
-        url = f"postgresql+asyncpg://postgres@/postgres?host={directory}"
-    made = create_async_engine(url)
+    made = create_async_engine(url_of(request, tmp_path))
     async with made.begin() as connection:
         await connection.run_sync(payments.metadata.drop_all)
         await connection.run_sync(alchemy.STEPS.metadata.drop_all)
@@ -262,9 +257,17 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await made.dispose()
 
 
-@pytest.fixture
-def sync_engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    made = sa.create_engine(f"sqlite:///{tmp_path}/payments.db")
+def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param.startswith("sqlite"):
+        return f"{request.param}:///{tmp_path}/payments.db"
+    return f"{request.param}://postgres@/postgres?host={request.getfixturevalue('postgres_directory')}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql+psycopg"])
+def sync_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    made = sa.create_engine(url_of(request, tmp_path))
+    payments.metadata.drop_all(made)
+    alchemy.STEPS.metadata.drop_all(made)
     payments.metadata.create_all(made)
     alchemy.STEPS.metadata.create_all(made)
     yield made

@@ -185,7 +185,7 @@ async def exactly_once_async(
 def _insert(executor: SyncExecutor, dialect: str, table: sa.Table, key: str) -> bool:
     statement, may_conflict = _insert_statement(dialect, table, key)
     if not may_conflict:
-        return _rows(executor.execute(statement)) == 1
+        return _is_new(executor.execute(statement))
     try:
         with executor.begin_nested():
             executor.execute(statement)
@@ -197,7 +197,7 @@ def _insert(executor: SyncExecutor, dialect: str, table: sa.Table, key: str) -> 
 async def _insert_async(executor: AsyncExecutor, dialect: str, table: sa.Table, key: str) -> bool:
     statement, may_conflict = _insert_statement(dialect, table, key)
     if not may_conflict:
-        return _rows(await executor.execute(statement)) == 1
+        return _is_new(await executor.execute(statement))
     try:
         async with executor.begin_nested():
             await executor.execute(statement)
@@ -206,19 +206,23 @@ async def _insert_async(executor: AsyncExecutor, dialect: str, table: sa.Table, 
     return True
 
 
-def _insert_statement(dialect: str, table: sa.Table, key: str) -> tuple[sa.Insert, bool]:
+def _insert_statement(dialect: str, table: sa.Table, key: str) -> tuple[Any, bool]:
     """Give the insert of a key, and whether it raises when the key is there."""
     if dialect == "postgresql":
-        return postgresql.insert(table).values(step_key=key).on_conflict_do_nothing(), False
+        added = postgresql.insert(table).values(step_key=key).on_conflict_do_nothing()
+        return added.returning(table.c.step_key), False
+    # Drivers may forget the count with their cursor, which is closed before anybody asks.
+    counted = {"preserve_rowcount": True}
     if dialect == "sqlite":
-        return sqlite.insert(table).values(step_key=key).on_conflict_do_nothing(), False
+        return sqlite.insert(table).values(step_key=key).on_conflict_do_nothing().execution_options(**counted), False
     if dialect in ("mysql", "mariadb"):
-        return sa.insert(table).values(step_key=key).prefix_with("IGNORE"), False
+        return sa.insert(table).values(step_key=key).prefix_with("IGNORE").execution_options(**counted), False
     return sa.insert(table).values(step_key=key), True
 
 
-def _rows(result: Any) -> int:
-    return cast(int, result.rowcount)
+def _is_new(result: Any) -> bool:
+    """Whether a quiet insert added the key."""
+    return result.first() is not None if result.returns_rows else cast(int, result.rowcount) == 1
 
 
 def _select(table: sa.Table, key: str) -> sa.Select[Any]:
