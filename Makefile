@@ -61,6 +61,10 @@ bench-servers: $(VENV)/.stamp-dev ## Measure Clew's server beside the servers th
 bench-peers: $(VENV)/.stamp-dev ## Install the engines that Clew is measured beside into build/peers (ARGS="dbos …")
 	scripts/bench_peers.sh $(PY) $(ARGS)
 
+.PHONY: bench-after-wait
+bench-after-wait: $(VENV)/.stamp-dev ## Show what code costs on this machine after a wait for the disk
+	$(PY) -m benchmarks.after_wait
+
 .PHONY: bench-stages
 bench-stages: $(VENV)/.stamp-dev ## Show where the time of a transition goes, by stage
 	$(PY) -m benchmarks.stages --stages $(ARGS)
