@@ -237,7 +237,7 @@ def _print_description(place: Place, described: WorkerDeploymentDescription) -> 
             one.build_id,
             one.status.value + (f" {one.ramp_percentage:g} %" if one.ramping_since is not None else ""),
             str(one.open_pinned_count),
-            time_text(one.created_at),
+            time_text(one.current_since or one.ramping_since or one.last_deactivated_at or one.created_at),
             ", ".join(one.task_queues),
         )
         for one in described.versions

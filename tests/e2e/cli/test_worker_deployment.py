@@ -50,7 +50,10 @@ def test_routing_is_set_and_shown(cli: Cli) -> None:
     assert cli.out.splitlines()[1].split()[:4] == ["shop", "v1", "v2", "12.5"]
     assert cli.deployment("describe", "shop") == 0
     assert [line.split()[:2] for line in cli.out.splitlines()[2:]] == [["v2", "Ramping"], ["v1", "Current"]]
+    lines = cli.out.splitlines()
     described = cli.json("describe", "shop")
+    for line, one, since in zip(lines[2:], described["versions"], ("ramping_since", "current_since"), strict=True):
+        assert one[since][:19] in line, "since when it has had this status"
     assert (described["info"]["ramping_build_id"], described["info"]["ramp_percentage"]) == ("v2", 12.5)
     token = described["info"]["conflict_token"]
     assert cli.deployment("set-ramping", "shop", "--end", "--conflict-token", token) == 0
