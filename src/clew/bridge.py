@@ -136,6 +136,8 @@ class ServiceThread:
         self._is_woken = False
         self._borrower: asyncio.AbstractEventLoop | None = None
         """The loop whose thread is about to do what was posted."""
+        self._is_at_end = False
+        """Whether a thread does, before it returns, what it posted last."""
         self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
         self._is_stopped = False
         self._process = _process
@@ -171,13 +173,19 @@ class ServiceThread:
             or loop._ready  # type: ignore[attr-defined]
             or self._is_woken
             or self._borrower is not None
+            or self._is_at_end
             or not (_MAY_RUN_IN_A_TASK and self.is_alive and self.loop.is_asleep)
             or _may_be_interrupted()
         ):
             self.post(callback)
             return
         self._inbox.append(callback)
-        Context().run(self._borrow, loop, False)
+        # What comes of it may begin a task that is at its end at once: each in the one before, it would go ever deeper.
+        self._is_at_end = True
+        try:
+            Context().run(self._borrow, loop, False)
+        finally:
+            self._is_at_end = False
 
     def _wake(self) -> None:
         self._is_woken = True

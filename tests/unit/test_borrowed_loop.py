@@ -252,6 +252,31 @@ async def test_what_a_task_posts_at_its_end_is_done_before_it_ends(thread: Servi
     assert set(seen) == {("none", True)}
 
 
+async def test_ends_that_follow_from_one_another_are_not_each_inside_the_one_before(thread: ServiceThread) -> None:
+    outer = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = outer.create_future()
+    depths: list[int] = []
+    depth = 0
+
+    def serve() -> None:
+        thread.loop.wake_other(outer, end)
+
+    def end() -> None:
+        nonlocal depth
+        depth += 1
+        depths.append(depth)
+        if len(depths) < 200:
+            thread.post_last(serve)
+        elif not ended.done():
+            ended.set_result(None)
+        depth -= 1
+
+    await asleep(thread)
+    outer.call_soon(end)
+    await asyncio.wait_for(ended, DEADLINE)
+    assert max(depths) <= 2
+
+
 async def test_what_a_task_posts_at_its_end_comes_after_what_its_loop_has_ready(thread: ServiceThread) -> None:
     ran_in: list[str] = []
     done = threading.Event()
