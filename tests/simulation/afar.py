@@ -57,7 +57,7 @@ class EarlyWire(Wire):
 
     def _arrive(self, node: Node, epoch: int, number: int, method: str, request: Any) -> None:
         token = _early(method, request)
-        if token is not None and epoch == self.epoch and not self.is_cut:
+        if token is not None and epoch == self.epoch and not self.is_cut and not self.is_mute:
             if self.numbers.is_worthless(token.early):
                 self._reply(epoch, number, None, worthless())
                 return

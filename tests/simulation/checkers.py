@@ -31,6 +31,7 @@ from tests.simulation.linearize import NEVER, Operation, is_linearizable
 from tests.simulation.programs import QUEUE, Program, Register, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.refusals import check_refusals
+from tests.simulation.start_checks import check_starts_again
 from tests.simulation.world import World
 
 COMPLETED = WorkflowExecutionStatus.COMPLETED
@@ -553,11 +554,12 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals"})
+APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals", "check_starts_again"})
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
     check_bank,
     check_lags,
     check_refusals,
+    check_starts_again,
 )

@@ -17,7 +17,7 @@ from typing import Any
 from clew.converter import DataConverter, to_stored_payloads
 from clew.model.events import ZERO, UpdateRequest, WorkflowTaskCompleted
 from clew.model.inputs import CompleteActivityRequest
-from clew.model.policies import RetryPolicy, WorkflowIDConflictPolicy
+from clew.model.policies import RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.service import requests as r
 from clew.service.errors import RPCError
 from clew.service.operations import DeleteWorkflowRequest
@@ -36,8 +36,15 @@ RESET_TYPES = {"first": r.ResetType.FIRST_WORKFLOW_TASK, "last": r.ResetType.LAS
 
 POLICIES = {
     "": WorkflowIDConflictPolicy.UNSPECIFIED,
+    "fail": WorkflowIDConflictPolicy.FAIL,
     "use": WorkflowIDConflictPolicy.USE_EXISTING,
     "replace": WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+}
+
+REUSES = {
+    "": WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+    "failed": WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+    "reject": WorkflowIDReusePolicy.REJECT_DUPLICATE,
 }
 
 
@@ -48,6 +55,7 @@ class Call:
         began_at, ended_at: On the loop's clock, with a number that orders the moments of one instant.
         tried_at: Of the last time that it was made, likewise.
         polls: Of an update: waits for its acceptance, and then polls for its outcome.
+        first_known: What was durable when it was made.
         known: What was durable when it was made, or made again.
         ends: Of who waits for a result: the end of each run that followed another.
         answer: What it was answered; None while it was not.
@@ -62,7 +70,7 @@ class Call:
         self.tried_at = began_at
         self.tries = 0
         self.polls = polls
-        self.known = Known(None)
+        self.first_known = self.known = Known(None)
         self.ends: list[r.GetHistoryResponse] = []
         self.answer: Any = None
         self.refusal = ""
@@ -148,6 +156,7 @@ class SimClient:
                 namespace="default", workflow_id=values["id"], workflow_type="Program", task_queue=QUEUE,
                 request_id=call.request_id, input=stored(values["program"]),
                 id_conflict_policy=POLICIES[values.get("policy", "")],
+                id_reuse_policy=REUSES[values.get("reuse", "")],
                 workflow_run_timeout=seconds_of(values, "run_timeout") or ZERO,
                 workflow_execution_timeout=seconds_of(values, "execution_timeout") or ZERO,
                 retry_policy=stored_policy(values["retry"]) if "retry" in values else None,

@@ -59,7 +59,8 @@ class StoreFaults(msgspec.Struct):
     Args:
         refuse: It is not done.
         lose: It is done, and the answer is an error.
-        slow: It takes up to `slow_seconds` more.
+        slow: It takes up to `slow_seconds` more before it is done.
+        late: It is done, and its answer is heard up to `late_seconds` later; in between others may act on it.
         crash_before, crash_after: The node dies just before or just after it was done, before the answer.
         commits_only: All but slowness befalls commits alone, so that what follows a lost one goes on at once.
         here: No misfortune: a commit is over before the call returns, as on a quick disk (the model store alone).
@@ -73,6 +74,8 @@ class StoreFaults(msgspec.Struct):
     crash_after: float = 0.0
     commits_only: bool = False
     here: float = 0.0
+    late: float = 0.0
+    late_seconds: float = 1.0
 
 
 class Disk(Protocol):
@@ -218,6 +221,7 @@ class NodeStore:
         store: The store opened on it.
         lane: The node's.
         chance: Decides latencies and faults.
+        late_chance: Decides which answers are late.
         faults: Gives the present faults.
         is_full: Whether there is no room now.
         on_commit: Told each unit and how it went, when it is durable.
@@ -234,6 +238,7 @@ class NodeStore:
         store: Store,
         lane: Lane,
         chance: random.Random,
+        late_chance: random.Random,
         faults: Callable[[], StoreFaults],
         is_full: Callable[[], bool],
         on_commit: CommitSeen,
@@ -247,6 +252,7 @@ class NodeStore:
         self._store = store
         self._lane = lane
         self._chance = chance
+        self._late_chance = late_chance
         self._faults = faults
         self._is_full = is_full
         self._on_commit = on_commit
@@ -320,15 +326,15 @@ class NodeStore:
             self._crash(f"before {name}")
             return
         if fate == "refuse":
-            self._answer(answer, None, StoreUnavailable(f"simulated: {name} was refused"))
+            self._answer(name, answer, None, StoreUnavailable(f"simulated: {name} was refused"))
             return
         if name in ORDERED and self._is_full():
-            self._answer(answer, None, StoreFull("simulated: no room"))
+            self._answer(name, answer, None, StoreFull("simulated: no room"))
             return
         try:
             work = asyncio.ensure_future(getattr(self._store, name)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - the store refused the call itself
-            self._answer(answer, None, error)
+            self._answer(name, answer, None, error)
             return
         work.add_done_callback(lambda done: self._executed(name, args, done, answer, fate))
 
@@ -345,21 +351,34 @@ class NodeStore:
         if fate == "crash_after":
             self._crash(f"after {name}")
         elif fate == "lose":
-            self._answer(answer, None, StoreUnavailable(f"simulated: the answer to {name} was lost"))
+            self._answer(name, answer, None, StoreUnavailable(f"simulated: the answer to {name} was lost"))
         elif error is not None:
-            self._answer(answer, None, error)
+            self._answer(name, answer, None, error)
         else:
             noted = partial(self._leases.note_answer, self._lane.name, name, args)
-            self._answer(answer, done.result(), None, noted)
+            self._answer(name, answer, done.result(), None, noted)
 
     def _answer(
         self,
+        name: str,
         answer: asyncio.Future[Any],
         value: Any,
         error: BaseException | None,
         noted: Callable[[Any], None] = lambda value: None,
     ) -> None:
-        self._loop.post(self._lane, self._chance.choice((0.0, 0.0, 0.001)), _settle, answer, value, error, noted)
+        delay = self._chance.choice((0.0, 0.0, 0.001)) + self._lateness(name)
+        self._loop.post(self._lane, delay, _settle, answer, value, error, noted)
+
+    def _lateness(self, name: str) -> float:
+        """How much later than done a call is heard to be done."""
+        faults = self._faults()
+        if not faults.late or name in CLOSING or (faults.commits_only and name not in ORDERED):
+            return 0.0
+        if self._late_chance.random() >= faults.late:
+            return 0.0
+        seconds = self._late_chance.random() * faults.late_seconds
+        self._loop.note(f"{self._lane.name} hears of {name} {seconds:.3f} s later")
+        return seconds
 
 
 def _settle(

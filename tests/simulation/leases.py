@@ -148,6 +148,8 @@ class Leases:
         if len(unit) > 1:
             return  # Which of its runs has lost its guard the node is not told.
         [write] = unit
+        if not write.status.is_open and not write.batches:
+            return  # Of a run that is closed each reader has a memory of its own, and may have read before the loss.
         if write.expected_version and self._lost.get((node, write.run_key)) == write.expected_version:
             self._broken.append(
                 f"law 9: {node} writes run {write.workflow_id} on version {write.expected_version}, on which it has "

@@ -41,6 +41,7 @@ class Node:
         loop: SimLoop,
         disk: Disk,
         chance: random.Random,
+        late_chance: random.Random,
         clock_offset: float,
         faults: Callable[[], StoreFaults],
         is_full: Callable[[], bool],
@@ -61,6 +62,7 @@ class Node:
         """Those who talk to it."""
         self._disk = disk
         self._chance = chance
+        self._late_chance = late_chance
         self._faults = faults
         self._is_full = is_full
         self._on_commit = on_commit
@@ -86,6 +88,7 @@ class Node:
             store=opened,
             lane=self.lane,
             chance=self._chance,
+            late_chance=self._late_chance,
             faults=self._faults,
             is_full=self._is_full,
             on_commit=self._on_commit,

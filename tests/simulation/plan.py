@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from tests.simulation.again import with_starts_again
 from tests.simulation.ahead import is_early, with_early_tasks
 from tests.simulation.disks import StoreFaults
 from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
+from tests.simulation.misfortunes import with_misfortunes
 from tests.simulation.wire import WireFaults
 
 STEP_KINDS = (
@@ -136,9 +138,12 @@ def make_plan(seed: int, store: str = "") -> Plan:
     )
     if is_early(seed):
         plan = with_early_tasks(plan, Action)
+    if not plan.is_calm:
+        plan = with_misfortunes(plan, Action)
     if seed % RESETS_SHARE == RESETS_SHARE - 1:
         return with_resets(plan)
-    return with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
+    plan = with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
+    return with_starts_again(plan, Action)
 
 
 def with_resets(plan: Plan) -> Plan:

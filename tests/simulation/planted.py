@@ -18,8 +18,10 @@ from collections.abc import Generator
 from types import FunctionType
 from typing import Any
 
+from tests.simulation.again_faults import AGAIN_FAULTS
 from tests.simulation.far_faults import FAR_FAULTS
 from tests.simulation.fault import Fault
+from tests.simulation.late_regressions import LATE_FAULTS
 from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
 from tests.simulation.store_regressions import STORE_FAULTS
 from tests.simulation.told_faults import TOLD_FAULTS
@@ -542,6 +544,8 @@ FAULTS: tuple[Fault, ...] = (
     *WAITING_FAULTS,
     *STORE_FAULTS,
     *TOLD_FAULTS,
+    *LATE_FAULTS,
+    *AGAIN_FAULTS,
 )
 
 

@@ -46,6 +46,7 @@ from tests.simulation.asking_regressions import (
 from tests.simulation.early_regressions import EARLY_REGRESSIONS
 from tests.simulation.far_faults import FAR_REGRESSIONS
 from tests.simulation.faulty_shop import FaultyShop, in_shop, until
+from tests.simulation.late_regressions import LATE_REGRESSIONS
 from tests.simulation.lifecycle_regressions import LIFECYCLE_REGRESSIONS
 from tests.simulation.store_regressions import STORE_REGRESSIONS
 from tests.unit.replay.story import Story, WorkerDied
@@ -527,6 +528,7 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
     **EARLY_REGRESSIONS,
     **FAR_REGRESSIONS,
+    **LATE_REGRESSIONS,
     **LIFECYCLE_REGRESSIONS,
     **STORE_REGRESSIONS,
 }

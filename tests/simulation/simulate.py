@@ -95,7 +95,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             size //= 2
     if plan.store_faults != StoreFaults():
         yield replace(plan, store_faults=StoreFaults())
-        for name in ("refuse", "lose", "slow", "crash_before", "crash_after"):
+        for name in ("refuse", "lose", "slow", "late", "crash_before", "crash_after"):
             if getattr(plan.store_faults, name):
                 yield replace(plan, store_faults=replace(plan.store_faults, **{name: 0.0}))
     if plan.wire_faults != WireFaults():

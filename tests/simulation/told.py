@@ -19,6 +19,7 @@ from clew.model import events as e
 from clew.model.policies import WorkflowExecutionStatus
 from clew.service.requests import GetHistoryResponse, WorkflowDescription
 from tests.simulation.record import ACTIVITY_ENDS, CLOSES, Record, RunLog
+from tests.simulation.start_checks import STARTS, untrue_start
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Call
@@ -81,6 +82,8 @@ class Known(NamedTuple):
 
 def untrue(record: Record, call: Call) -> str:
     """What is wrong with what this call was told, with its law; empty when nothing is."""
+    if call.action.kind in STARTS and (broken := untrue_start(record, call)):
+        return broken
     if call.refusal:
         return _untrue_refusal(record, call)
     if call.action.kind == "describe":
@@ -102,6 +105,8 @@ def _untrue_refusal(record: Record, call: Call) -> str:
             holds = known.run is None
         case "workflow_already_completed":
             holds = known.has_been_closed(record, workflow_id)
+        case "workflow_already_started" if call.action.kind in STARTS:
+            holds = True  # By its policies (``start_checks``).
         case "workflow_already_started" | "workflow_not_closed":
             holds = known.has_been_open(record, workflow_id)
         case _:

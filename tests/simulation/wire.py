@@ -5,7 +5,9 @@ Owns: `Wire`, which is one process's end of its link to a node, and speaks the s
 How it works: a call is posted to the node's lane after a delay and done there; the answer is posted back. Calls of one
 process may overtake each other, since each takes its own time; what a node says to a worker's sink comes in order. A
 cut link loses what is on it in both directions, and both ends notice some time later: the caller's open calls fail as
-unavailable (they may have been done), the node ends the sessions of the worker. A request may come twice.
+unavailable (they may have been done), the node ends the sessions of the worker. Or it is cut in one direction: what the
+one end says is lost, while the other is heard, until the link breaks. A cut may wait for something to be on the wire: a
+request, an answer, or what a node says to a worker. A request may come twice.
 """
 
 from __future__ import annotations
@@ -79,6 +81,12 @@ class Wire:
         self.epoch = 0
         """Grows with each cut: what was sent before never arrives after it."""
         self.is_cut = False
+        self.is_deaf = False
+        """Whether nothing arrives at this end, while what it says is heard at the other."""
+        self.is_mute = False
+        """Whether nothing arrives at the other end."""
+        self._cuts: dict[str, Callable[[], None]] = {}
+        """Cuts that wait for something to be on the wire: by what that is."""
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._count = 0
         self._sessions: list[tuple[Node, WorkerSession]] = []
@@ -109,11 +117,13 @@ class Wire:
         return answer
 
     def _send(self, node: Node, number: int, method: str, request: Any) -> None:
-        self.loop.post(node.lane, self._delay(), self._arrive, node, self.epoch, number, method, request)
+        delay = self._delay()
+        self.note_sent("request", delay)
+        self.loop.post(node.lane, delay, self._arrive, node, self.epoch, number, method, request)
 
     def _arrive(self, node: Node, epoch: int, number: int, method: str, request: Any) -> None:
         """In the node's lane."""
-        if epoch != self.epoch or self.is_cut:
+        if epoch != self.epoch or self.is_cut or self.is_mute:
             return
         try:
             work = getattr(node.engine, method)(request)
@@ -134,9 +144,13 @@ class Wire:
             return
         if self._chance.random() < self._faults().lose:
             value, error = None, connection_lost()
-        self.loop.post(self.lane, self._delay(), self._settle, epoch, number, value, error)
+        delay = self._delay()
+        self.note_sent("answer", delay)
+        self.loop.post(self.lane, delay, self._settle, epoch, number, value, error)
 
     def _settle(self, epoch: int, number: int, value: Any, error: BaseException | None) -> None:
+        if self.is_deaf:
+            return
         answer = self._open.pop(number, None)
         if epoch != self.epoch or answer is None or answer.done():
             return
@@ -166,6 +180,9 @@ class Wire:
         return await answer
 
     def _attach(self, node: Node, epoch: int, number: int, hello: WorkerHello, sink: TaskSink) -> None:
+        if self.is_mute:
+            return
+
         async def attach() -> SessionEnd:
             session = await node.engine.attach_worker(hello, self.far_sink(epoch, sink))
             if epoch != self.epoch:
@@ -181,15 +198,45 @@ class Wire:
 
     # --- cuts -------------------------------------------------------------------------------------------------------
 
-    def cut(self, seconds: float, notice_here: float, notice_there: float) -> None:
-        """Nothing passes for so long; each end notices after its time."""
+    def cut(self, seconds: float, notice_here: float, notice_there: float, way: str = "") -> None:
+        """Nothing passes for so long; each end notices after its time.
+
+        Args:
+            seconds: How long.
+            notice_here, notice_there: After how long each end knows.
+            way: ``deaf`` or ``mute``: this end hears, or says, nothing for so long, and only then the link breaks.
+        """
+        self.loop.note(f"cut {self.lane.name} {way} {seconds:.3f}")
+        if way:
+            self.is_deaf, self.is_mute = way == "deaf", way == "mute"
+            self.loop.post(self.loop.root, seconds, self._break, notice_here, notice_there)
+            return
         self.is_cut = True
-        self.loop.note(f"cut {self.lane.name} {seconds:.3f}")
         self.lose(notice_here, notice_there)
         self.loop.post(self.loop.root, seconds, self._mend)
 
+    def _break(self, notice_here: float, notice_there: float) -> None:
+        self._mend()
+        self.lose(notice_here, notice_there)
+
     def _mend(self) -> None:
-        self.is_cut = False
+        self.is_cut = self.is_deaf = self.is_mute = False
+
+    def cut_when(self, what: str, cut: Callable[[], None], seconds_max: float) -> None:
+        """Begin a cut as soon as this is on the wire, or at last after so long."""
+        self._cuts[what] = cut
+        self.loop.post(self.loop.root, seconds_max, self._cut_at_last, what, cut)
+
+    def _cut_at_last(self, what: str, cut: Callable[[], None]) -> None:
+        if self._cuts.get(what) is cut:
+            del self._cuts[what]
+            cut()
+
+    def note_sent(self, what: str, delay: float) -> None:
+        """Something is on the wire for so long."""
+        cut = self._cuts.pop(what, None) if self._cuts else None
+        if cut is not None:
+            self.loop.post(self.loop.root, delay * self._chance.random(), cut)
 
     def give_up(self, node: Node) -> None:
         """The node at the other end is silent."""
@@ -245,7 +292,7 @@ class SessionEnd:
             self._wire.loop.post(self._node.lane, 0.0, self._arrive, method, values)
 
     def _arrive(self, method: str, values: dict[str, Any]) -> None:
-        if self.is_alive:
+        if self.is_alive and not self._wire.is_mute:
             getattr(self._session, method)(**values)
 
 
@@ -273,10 +320,12 @@ class FarSink:
     def _tell(self, method: str, *args: Any) -> None:
         loop = self._wire.loop
         at = self._last_at = max(loop.time() + self._wire._delay(), self._last_at + 1e-7)
+        self._wire.note_sent("task", at - loop.time())
         loop.post(self._wire.lane, at - loop.time(), self._arrive, method, args)
 
     def _arrive(self, method: str, args: Any) -> None:
-        if self._epoch == self._wire.epoch and not self._wire.is_cut:
+        wire = self._wire
+        if self._epoch == wire.epoch and not wire.is_cut and not wire.is_deaf:
             self.arrived(method, args)
 
     def arrived(self, method: str, args: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,6 +37,9 @@ QUIET_SECONDS_MAX = 1_800.0
 
 LINK_SECONDS_MAX = 3.0
 """How long a node may be silent before the links to it are given up."""
+
+CUT_AT_LAST_SECONDS = 2.0
+"""How long a cut waits for something to be on the wire."""
 
 NO_STORE_FAULTS = StoreFaults()
 NO_WIRE_FAULTS = WireFaults()
@@ -252,6 +256,8 @@ class World:
 
     def _note_try(self, call: Call) -> None:
         call.known = Known.of(self.record, call.action.values["id"])
+        if call.tries == 1:
+            call.first_known = call.known
 
     def _check_answer(self, call: Call) -> None:
         """What was told is true, and what was acknowledged is durable, at that moment (law 3)."""
@@ -338,6 +344,7 @@ class World:
             loop=self.loop,
             disk=self.disk,
             chance=chance,
+            late_chance=self.chance(f"late.{name}"),
             clock_offset=self.plan.skew * (2 * chance.random() - 1),
             faults=lambda: self.plan.store_faults if self.has_faults else NO_STORE_FAULTS,
             is_full=lambda: self.is_full,
@@ -433,11 +440,19 @@ class World:
     def _do_cut_worker(self, action: Action) -> None:
         worker = self._place(action).worker
         if worker is not None:
-            worker.wire.cut(action.values["seconds"], action.values["here"], action.values["there"])
+            self._cut(worker.wire, action.values)
 
     def _do_cut_client(self, action: Action) -> None:
         client = self.clients[action.who % len(self.clients)]
-        client.wire.cut(action.values["seconds"], action.values["here"], action.values["there"])
+        self._cut(client.wire, action.values)
+
+    def _cut(self, wire: Wire, values: dict[str, Any]) -> None:
+        cut = partial(wire.cut, values["seconds"], values["here"], values["there"], values.get("way", ""))
+        when = values.get("when", "")
+        if when:
+            wire.cut_when(when, cut, CUT_AT_LAST_SECONDS)
+        else:
+            cut()
 
     def _do_full_disk(self, action: Action) -> None:
         self.is_full = True

@@ -73,8 +73,12 @@ class Keeping:
         """Queue tasks that lost their row, and answer how many."""
         found = 0
         after = 0
-        shards = self._peers.own_shards()
-        while shards != [] and (rows := await self._store.find_busy_runs(shards, after, PAGE_ROWS)):
+        while True:
+            # Asked for each page: others may have got shards of this node while the store took its time with the last.
+            shards = self._peers.own_shards()
+            rows = await self._store.find_busy_runs(shards, after, PAGE_ROWS) if shards != [] else ()
+            if not rows:
+                break
             after = rows[-1].run_key
             for row in rows:
                 entry = await self._cache.load(row.shard, row.run_key)

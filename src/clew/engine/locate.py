@@ -86,17 +86,23 @@ class Locator:
         return entry
 
     async def is_current(self, entry: RunEntry) -> bool:
-        """Whether no other node has changed the run since it was read; one that is behind is discarded."""
+        """Whether no other node has changed the run since it was read; one that is behind is discarded.
+
+        That a change which was on its way before this call has been made says nothing: the store may have made it long
+        ago and its answer come late, and another node have changed the run in between. One that was begun since, and is
+        made, does: nobody had changed the run before it.
+        """
         if self._peers.is_alone or self._on_stale is None or self._wait_settled is None:
             return not entry.is_discarded
         if entry.unsettled_count:
             await self._wait_settled(entry)
-            return not entry.is_discarded
         if entry.is_discarded or not entry.state.is_open:
             return not entry.is_discarded
         versions = await self._store.find_versions([(entry.shard, entry.run_key)])
         if is_behind(entry, versions.get(entry.run_key)):
             self._on_stale(entry)
+        elif entry.unsettled_count:
+            await self._wait_settled(entry)
         return not entry.is_discarded
 
     async def by_key(self, shard: int, run_key: int, *, namespace: str, workflow_id: str, run_id: str) -> RunEntry:

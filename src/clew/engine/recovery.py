@@ -189,8 +189,8 @@ class LostSessions:
         """
         released = 0
         after = 0
-        shards = self._fleet.own_shards()
-        while shards:
+        # Asked for each page: others may have got shards of this node while the store took its time with the last.
+        while shards := self._fleet.own_shards():
             with self._cache.reading() as left:
                 rows = await self._store.find_busy_runs(shards, after, PAGE_ROWS)
                 entries = [entry for row in rows if (entry := _adopt(self._cache, row, left)) is not None]
