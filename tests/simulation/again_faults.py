@@ -1,13 +1,22 @@
-"""Faults in what a start does when its workflow id has a run already, planted like those of ``planted``.
+"""Faults in what tells runs of one workflow id apart, in one namespace or two, planted like those of ``planted``.
 
-Owns: `AGAIN_FAULTS`. Never: plants them.
+Owns: `AGAIN_FAULTS`, and `AGAIN_REGRESSIONS`, as those of ``regressions``. Never: plants them.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Final
 
+import msgspec
+
+from clew.model import commands as c
+from clew.model.policies import WorkflowIDConflictPolicy
+from clew.service import requests as r
+from tests.conformance.service.scripted import payloads, soon
 from tests.simulation.fault import Fault
+from tests.simulation.faulty_shop import FaultyShop, in_shop
 
 AGAIN_FAULTS: Final = (
     Fault(
@@ -38,4 +47,44 @@ AGAIN_FAULTS: Final = (
         "if existing.status in _FAILED_STATUSES:",
         "if True:",
     ),
+    Fault(
+        "open-run-of-another-namespace",
+        "an open run is found by its workflow id in whatever namespace it is",
+        "clew.engine.runs:RunCache.get_open",
+        "run_key = self._open_by_id.get((namespace, workflow_id))",
+        "run_key = next((key for (_, name), key in self._open_by_id.items() if name == workflow_id), None)",
+    ),
+    Fault(
+        "once-start-uses-a-start-that-loses",
+        "a start that is to use the open run is refused, as there is none, when the start it relied on has lost",
+        "clew.engine.starts:Starter._use_existing",
+        "races < RACES_MAX",
+        "races < 0",
+    ),
 )
+
+
+async def two_starts_that_use_each_other_follow_a_closed_run() -> None:
+    """The second relied on the first, which took the id for a new one and had to look again."""
+
+    async def check(shop: FaultyShop) -> None:
+        await shop.start(request_id="one")
+        worker = await shop.worker()
+        await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution(result=payloads(1)))
+        start = r.StartWorkflowRequest(
+            namespace="default", workflow_id="w1", workflow_type="W", task_queue="q", request_id="two",
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )  # fmt: skip
+        other = msgspec.structs.replace(start, request_id="three")
+        both = shop.service.start_workflow(start), shop.service.start_workflow(other)
+        told = await soon(asyncio.gather(*both, return_exceptions=True))
+        assert all(isinstance(answer, r.StartWorkflowResponse) for answer in told), told
+        assert len({answer.run_id for answer in told}) == 1, told
+        assert sorted(answer.started for answer in told) == [False, True], told
+
+    await in_shop(check)
+
+
+AGAIN_REGRESSIONS: Final[dict[str, Callable[[], Coroutine[object, object, None]]]] = {
+    "once-start-uses-a-start-that-loses": two_starts_that_use_each_other_follow_a_closed_run,
+}

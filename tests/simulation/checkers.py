@@ -28,6 +28,7 @@ from tests.simulation.clients import Call, value_of
 from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
+from tests.simulation.places import named
 from tests.simulation.programs import QUEUE, Program, Register, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.refusals import check_refusals
@@ -158,9 +159,9 @@ def check_replay(world: World) -> None:
         converter = DataConverter.default
         machine = WorkflowMachine(
             definition=DEFINITIONS[started.workflow_type],
-            namespace="default",
+            namespace=run.namespace,
             task_queue=QUEUE,
-            workflow_id=run.workflow_id,
+            workflow_id=started.workflow_id,
             run_id=run.run_id,
             workflow_type=started.workflow_type,
             payload_converter=converter.payload_converter,
@@ -250,14 +251,14 @@ def check_children(world: World) -> None:
                 begun[event.initiated_event_id] += 1
             if isinstance(event, CHILD_ENDS):
                 ended[event.initiated_event_id] += 1
-                _check_child_end(world, event)
+                _check_child_end(world, run, event)
         _require(all(n == 1 for n in begun.values()), "law 2", f"{run.workflow_id}: a child started twice")
         _require(all(n == 1 for n in ended.values()), "law 2", f"{run.workflow_id}: a child ended twice")
 
 
-def _check_child_end(world: World, told: Any) -> None:
+def _check_child_end(world: World, parent: RunLog, told: Any) -> None:
     ref = told.workflow_execution
-    ends = [run for run in world.record.runs_of(ref.workflow_id) if not run.is_open]
+    ends = [run for run in world.record.runs_of(named(parent.namespace, ref.workflow_id)) if not run.is_open]
     wanted = type(told).__name__.removeprefix("ChildWorkflowExecution")
     found = {type(run.events[-1]).__name__.removeprefix("WorkflowExecution") for run in ends}
     _require(wanted in found, "law 2", f"child {ref.workflow_id} was said to have {wanted}; it has {found}")
@@ -306,7 +307,7 @@ def check_signals_to_others(world: World) -> None:
         }
         arrived = [event for event in run.events if isinstance(event, e.ExternalWorkflowExecutionSignaled)]
         for told in arrived:
-            target = sent[told.initiated_event_id].workflow_execution.workflow_id
+            target = named(run.namespace, sent[told.initiated_event_id].workflow_execution.workflow_id)
             request_id = f"{run.state().recorded_by(told.initiated_event_id)}:{told.initiated_event_id}"
             count = world.record.signals_of(target, request_id)
             _require(count >= 1, "law 3", f"{run.workflow_id} signalled {target}, which has no such signal")
@@ -446,11 +447,14 @@ def check_tasks_in_calm(world: World) -> None:
 
 
 def check_register(world: World) -> None:
-    """Reads, writes and swaps of the register look as if each had happened at one moment."""
-    if len(world.record.runs_of("register")) != 1:
-        return
-    operations = [op for call in _calls(world) if (op := _operation(world, call)) is not None]
-    _require(is_linearizable(operations, 0), "linearizability", f"no order explains {[op.name for op in operations]}")
+    """Reads, writes and swaps of a register look as if each had happened at one moment."""
+    for name in {call.action.values["id"]: None for call in _calls(world) if call.action.kind == "start_register"}:
+        if len(world.record.runs_of(name)) != 1:
+            continue
+        calls = [call for call in _calls(world) if call.action.values["id"] == name]
+        operations = [op for call in calls if (op := _operation(world, call)) is not None]
+        names = [op.name for op in operations]
+        _require(is_linearizable(operations, 0), "linearizability", f"{name}: no order explains {names}")
 
 
 def _operation(world: World, call: Call) -> Operation | None:
@@ -462,7 +466,7 @@ def _operation(world: World, call: Call) -> Operation | None:
             return None
         seen = value_of(call.answer.result)
         return Operation(f"read {seen}", call.began_at, call.ended_at, lambda now: now if now == seen else None)
-    found = world.record.updates_of("register", call.request_id)
+    found = world.record.updates_of(values["id"], call.request_id)
     if not found or found[0].outcome.failure is not None:
         return None
     told = value_of(found[0].outcome.result)

@@ -22,6 +22,7 @@ from clew.service import requests as r
 from clew.service.errors import RPCError
 from clew.service.operations import DeleteWorkflowRequest
 from tests.simulation.loop import Lane, SimLoop
+from tests.simulation.places import Placed
 from tests.simulation.plan import Action
 from tests.simulation.programs import QUEUE, policy_of, seconds_of
 from tests.simulation.told import Known
@@ -107,7 +108,8 @@ class SimClient:
     ) -> None:
         self.name = name
         self.lane = lane
-        self.wire = wire
+        self.link = wire
+        self.wire = Placed(wire)
         self.calls: list[Call] = []
         self._loop = loop
         self._chance = chance

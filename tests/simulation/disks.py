@@ -28,6 +28,7 @@ from clew.ports.store import (
     CommitStatus,
     Deletion,
     HistoryBatch,
+    NamespaceRow,
     RunRow,
     RunWrite,
     Store,
@@ -89,6 +90,10 @@ class Disk(Protocol):
         """The store, freshly opened on what the disk holds; to be called in the disk's lane."""
         ...
 
+    def put_namespace(self, row: NamespaceRow) -> None:
+        """Make a namespace, before any node opens the store."""
+        ...
+
     def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
         """Every run with its history, read past the store."""
         ...
@@ -125,6 +130,9 @@ class ModelDisk:
 
     def open(self, clock: Clock) -> Store:
         return ModelStore(self.data, clock.now)
+
+    def put_namespace(self, row: NamespaceRow) -> None:
+        self.data.namespaces[row.name] = row
 
     def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
         return [(run.whole(), list(run.batches)) for run in self.data.runs.values()]
@@ -189,6 +197,9 @@ class SqliteDisk:
         claims = tasks.TaskClaims()
         calls = _Calls(self._loop, self.lane, connection, GroupCommitter(MEMORY, claims, AttributeNames()))
         return SqliteStore(MEMORY, calls, shard_count, claims=claims, numbers=numbers, ownership=None, now=clock.now)
+
+    def put_namespace(self, row: NamespaceRow) -> None:
+        writes.put_namespace(self._connection, row)
 
     def contents(self) -> list[tuple[RunRow, list[HistoryBatch]]]:
         keys = self._connection.execute("SELECT shard, run_key FROM executions").fetchall()

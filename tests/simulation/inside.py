@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clew.model.inputs import TaskToken
 from clew.service.requests import WorkerHello, WorkflowTask
 from tests.simulation.outside import Outside
+from tests.simulation.places import MAIN, named
 from tests.simulation.workers import SimWorker, Sink, Turns
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ MOMENTS = (0.0, 0.0, 0.0, 0.0005, 0.003, 0.05)
 """How long a turn waits for its thread."""
 
 
-def start_inside(node: Node, *, chance: random.Random, outside: Outside, cached_runs: int, slots: int) -> InsideWorker:
+def start_inside(
+    node: Node, *, chance: random.Random, outside: Outside, cached_runs: int, slots: int, namespace: str = MAIN
+) -> InsideWorker:
     """Begin a worker in the process of a node that serves."""
     worker = InsideWorker(
-        f"inside.{node.name}",
+        named(namespace, f"inside.{node.name}"),
         loop=node.loop,
         lane=node.lane,
         wire=_NoWire(node),  # type: ignore[arg-type]
@@ -35,6 +38,7 @@ def start_inside(node: Node, *, chance: random.Random, outside: Outside, cached_
         outside=outside,
         cached_runs=cached_runs,
         slots=slots,
+        namespace=namespace,
     )
     worker.start()
     return worker

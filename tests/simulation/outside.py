@@ -13,6 +13,7 @@ from typing import Any
 from clew.model.events import ActivityTaskScheduled
 from clew.model.inputs import TaskToken
 from clew.service.requests import ActivityTask
+from tests.simulation.places import named
 from tests.simulation.record import Record
 
 BALANCE = 1_000
@@ -61,7 +62,7 @@ class Outside:
             attempt = (task.token.run_id, task.token.scheduled_event_id, task.attempt)
             self.attempts.setdefault(attempt, self._time())
         self.inputs[key] = values
-        owner = (task.token.workflow_id, task.activity_id)
+        owner = (named(task.token.namespace, task.token.workflow_id), task.activity_id)
         if self.owners.setdefault(key, owner) != owner:
             self.complaints.append(f"law 7: one idempotency key for {self.owners[key]} and {owner}")
         self.keys.setdefault((task.token.run_id, *owner), set()).add(key)

@@ -18,6 +18,7 @@ from tests.simulation.ahead import is_early, with_early_tasks
 from tests.simulation.disks import StoreFaults
 from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
 from tests.simulation.misfortunes import with_misfortunes
+from tests.simulation.places import OTHER, named
 from tests.simulation.wire import WireFaults
 
 STEP_KINDS = (
@@ -37,6 +38,10 @@ PARKED = (0,) * 9 + (24,)
 
 LYING = (0.0, 0.0, 0.0, 0.1, 1.0)
 """Shares of answers about leases that lie, of which the plan of a fleet draws one."""
+
+TWO_NAMESPACES_SHARE = 0.2
+CALLS_TWICE_MAX = 30
+"""What a plan of more calls does is not done once more in another namespace."""
 
 RESETS_SHARE = 4
 """One seed in so many has resets."""
@@ -60,6 +65,7 @@ class Plan(msgspec.Struct, frozen=True):
         nodes: Engine nodes on one store; more than one only on the model store.
         shards: Of the store.
         inside: Whether each node has a worker in its own process, which takes workflow tasks early.
+        two_namespaces: Whether there is another namespace, with workers of its own.
         far: Whether the other workers, which are behind links, take them early as well.
         hints_lost: The share of hints between nodes that are lost while there are faults.
         workers: How many.
@@ -91,6 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
     shards: int = 1
     hints_lost: float = 0.0
     inside: bool = False
+    two_namespaces: bool = False
     far: bool = False
     leases_lie: float = 0.0
     parked: int = 0
@@ -143,7 +150,21 @@ def make_plan(seed: int, store: str = "") -> Plan:
     if seed % RESETS_SHARE == RESETS_SHARE - 1:
         return with_resets(plan)
     plan = with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
-    return with_starts_again(plan, Action)
+    return with_two_namespaces(with_starts_again(plan, Action))
+
+
+def with_two_namespaces(plan: Plan) -> Plan:
+    """In some seeds: the same once more in another namespace, under the same workflow ids, at other times."""
+    chance = random.Random(f"namespaces:{plan.seed}")
+    if chance.random() >= TWO_NAMESPACES_SHARE or len(plan.calls) > CALLS_TWICE_MAX:
+        return plan
+    calls = list(plan.calls)
+    spread = chance.choice((0.001, 0.1, 2.0))
+    for call in plan.calls:
+        values = {**call.values, "id": named(OTHER, call.values["id"])}
+        at = round(call.at + spread * chance.random(), 4)
+        calls.append(msgspec.structs.replace(call, at=at, who=chance.randrange(3), values=values))
+    return msgspec.structs.replace(plan, two_namespaces=True, calls=tuple(sorted(calls, key=lambda call: call.at)))
 
 
 def with_resets(plan: Plan) -> Plan:

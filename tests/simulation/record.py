@@ -19,6 +19,7 @@ from clew.core.state import ExecutionState
 from clew.model import events as e
 from clew.model.policies import WorkflowExecutionStatus
 from clew.ports.store import CommitStatus, PendingItem, RunWrite
+from tests.simulation.places import named
 
 
 class LawBroken(AssertionError):
@@ -32,7 +33,9 @@ class RunLog:
         self.run_key = write.run_key
         self.number = number
         """Runs are numbered in the order in which they became durable."""
-        self.workflow_id = write.workflow_id
+        self.namespace = write.namespace
+        self.workflow_id = named(write.namespace, write.workflow_id)
+        """Its name, which says in which namespace it lies (``places``)."""
         self.run_id = write.run_id
         self.version = 0
         self.status = WorkflowExecutionStatus.RUNNING
@@ -96,7 +99,7 @@ class Record:
             if write.run_id in self.by_run_id:
                 raise LawBroken(f"law 1: run id {write.run_id} is given twice")
             run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write, len(self.runs))
-            self.latest[write.workflow_id] = run
+            self.latest[run.workflow_id] = run
         if run.is_deleted:
             raise LawBroken(f"law 1: {run.workflow_id} was deleted, and is written")
         if write.expected_version != run.version:
@@ -127,13 +130,14 @@ class Record:
         run.events += events
 
     def _note_open(self, write: RunWrite) -> None:
-        before = self.open_runs.get(write.workflow_id)
+        name = named(write.namespace, write.workflow_id)
+        before = self.open_runs.get(name)
         if write.status.is_open:
             if before is not None and before != write.run_key:
-                raise LawBroken(f"law 4: runs {before} and {write.run_key} of {write.workflow_id} are open at once")
-            self.open_runs[write.workflow_id] = write.run_key
+                raise LawBroken(f"law 4: runs {before} and {write.run_key} of {name} are open at once")
+            self.open_runs[name] = write.run_key
         elif before == write.run_key:
-            del self.open_runs[write.workflow_id]
+            del self.open_runs[name]
 
     def note_deletion(self, run_key: int) -> None:
         """A run is gone from the store."""

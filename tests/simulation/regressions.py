@@ -33,6 +33,7 @@ from clew.service.errors import RPCError
 from clew.testing import ManualClock
 from tests.conformance.service.scripted import ScriptedWorker, Shop, payloads, soon
 from tests.fleet.shop import SHARD_COUNT, FleetShop, Node
+from tests.simulation.again_faults import AGAIN_REGRESSIONS
 from tests.simulation.asking_regressions import (
     a_caller_looks_again_while_an_acceptance_is_on_its_way,
     a_node_updates_a_run_that_another_node_has_replaced,
@@ -526,6 +527,7 @@ REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "chain-forgets-signals": _shop(a_signal_is_sent_again_after_its_run_went_on),
     "any-attempt-may-report": _shop(an_attempt_reports_that_is_not_the_last),
     "any-worker-may-answer": _shop(a_worker_answers_a_task_that_it_lost),
+    **AGAIN_REGRESSIONS,
     **EARLY_REGRESSIONS,
     **FAR_REGRESSIONS,
     **LATE_REGRESSIONS,

@@ -86,11 +86,20 @@ def untrue(record: Record, call: Call) -> str:
         return broken
     if call.refusal:
         return _untrue_refusal(record, call)
+    if call.action.kind in ("describe", "history") and (stranger := _stranger(record, call)):
+        return f"law 4: {call} was told of run {stranger}"
     if call.action.kind == "describe":
         return _untrue_description(record, call.known, call.answer)
     if call.action.kind == "history":
         return _untrue_ends(record, call.known, call.ends)
     return ""
+
+
+def _stranger(record: Record, call: Call) -> str:
+    """A run that was told of, and is of another workflow id, or namespace."""
+    told = [call.answer.info.run_id] if call.action.kind == "describe" else [page.run_id for page in call.ends]
+    runs = (record.by_run_id.get(run_id) for run_id in told)
+    return next((run.run_id for run in runs if run is not None and run.workflow_id != call.action.values["id"]), "")
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from clew.workflow._definition import Definition
 from tests.simulation.clock import EPOCH
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.outside import Outside
+from tests.simulation.places import MAIN
 from tests.simulation.programs import FAST_RETRY, QUEUE, Program, Register, pause_after
 from tests.simulation.wire import SessionEnd, Wire
 
@@ -63,6 +64,7 @@ class SimWorker:
 
     Args:
         name: Unique for this incarnation.
+        namespace: Which it works for.
         slots: For each kind of task.
     """
 
@@ -80,6 +82,7 @@ class SimWorker:
         outside: Outside,
         cached_runs: int,
         slots: int,
+        namespace: str = MAIN,
     ) -> None:
         self.name = name
         self.loop = loop
@@ -88,13 +91,14 @@ class SimWorker:
         self._chance = chance
         self._outside = outside
         self._slots = slots
+        self._namespace = namespace
         self._running: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._session: SessionEnd | None = None
         self._lost = asyncio.Event()
         definitions = {d.name: d for d in (Definition.must_from_class(Program), Definition.must_from_class(Register))}
         machines = Machines(
             definitions,
-            namespace="default",
+            namespace=namespace,
             task_queue=QUEUE,
             identity=name,
             data_converter=DataConverter.default,
@@ -142,7 +146,7 @@ class SimWorker:
         while True:
             self._lost.clear()
             hello = WorkerHello(
-                namespace="default", task_queue=QUEUE, identity=self.name, instance_id=self.name,
+                namespace=self._namespace, task_queue=QUEUE, identity=self.name, instance_id=self.name,
                 is_sticky=self._is_sticky, takes_early_tasks=self.takes_early_tasks,
             )  # fmt: skip
             try:

@@ -26,6 +26,7 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside
 from tests.simulation.parked import Parking
+from tests.simulation.places import MAIN, OTHER, ROWS, named
 from tests.simulation.plan import ACCOUNTS, Action, Plan
 from tests.simulation.record import LawBroken, Record
 from tests.simulation.told import Known, untrue
@@ -95,7 +96,11 @@ class World:
         self.is_full = False
         self.wires: list[Wire] = []
         self.clients: list[SimClient] = []
-        self.places = [_Place(number) for number in range(plan.workers)]
+        self.namespaces = (MAIN, OTHER) if plan.two_namespaces else (MAIN,)
+        if plan.two_namespaces:
+            for row in ROWS:
+                self.disk.put_namespace(row)
+        self.places = [_Place(number) for number in range(plan.workers * len(self.namespaces))]
         self.incarnations = 0
         self._moments = 0
         self._calls_made = 0
@@ -182,15 +187,16 @@ class World:
 
     def _quiet(self) -> None:
         """Faults are over: whoever waits for something that only a client ends is told to end."""
-        if any(action.kind == "start_register" for action in self.plan.calls):
-            self.call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+        for name in {action.values["id"]: None for action in self.plan.calls if action.kind == "start_register"}:
+            self.call(Action(at=0.0, kind="stop_register", values={"id": name}))
         self._end_cron()
         self.loop.post(self.loop.root, 60.0, self._cut_short)
 
     def _cut_short(self) -> None:
         """Once more, for what was started by a call which came late."""
-        if "register" in self.record.open_runs:
-            self.call(Action(at=0.0, kind="stop_register", values={"id": "register"}))
+        for name in {action.values["id"]: None for action in self.plan.calls if action.kind == "start_register"}:
+            if name in self.record.open_runs:
+                self.call(Action(at=0.0, kind="stop_register", values={"id": name}))
         self._end_cron()
 
     def _end_cron(self) -> None:
@@ -204,7 +210,8 @@ class World:
         if values["after"] is not None:
             result = self.outside.count(key, values["value"])
             who = self._calls_made
-            told = {"id": task.token.workflow_id, "task": task, "result": result}
+            name = named(task.token.namespace, task.token.workflow_id)
+            told = {"id": name, "task": task, "result": result}
             action = Action(at=0.0, kind="complete", who=who, values=told)
             self.loop.post(self.loop.root, values["after"], self.call, action)
 
@@ -358,10 +365,10 @@ class World:
         site.node.start()
 
     def _node_ready(self, node: Node) -> None:
-        if self.plan.inside:
+        for namespace in self.namespaces if self.plan.inside else ():
             start_inside(
-                node, chance=self.chance(f"inside.{node.name}"), outside=self.outside,
-                cached_runs=self.plan.cached_runs, slots=self.plan.slots,
+                node, chance=self.chance(named(namespace, f"inside.{node.name}")), outside=self.outside,
+                cached_runs=self.plan.cached_runs, slots=self.plan.slots, namespace=namespace,
             )  # fmt: skip
 
     def _node_died(self, site: _Site) -> None:
@@ -376,6 +383,7 @@ class World:
         worker = (FarWorker if far else SimWorker)(
             name, loop=self.loop, lane=lane, wire=self._wire(lane, EarlyWire if far else Wire),
             chance=self.chance(name), outside=self.outside, cached_runs=self.plan.cached_runs, slots=self.plan.slots,
+            namespace=self.namespaces[place.number % len(self.namespaces)],
         )  # fmt: skip
         place.worker = worker
         worker.start()
@@ -444,7 +452,7 @@ class World:
 
     def _do_cut_client(self, action: Action) -> None:
         client = self.clients[action.who % len(self.clients)]
-        self._cut(client.wire, action.values)
+        self._cut(client.link, action.values)
 
     def _cut(self, wire: Wire, values: dict[str, Any]) -> None:
         cut = partial(wire.cut, values["seconds"], values["here"], values["there"], values.get("way", ""))

@@ -302,14 +302,21 @@ class Starter:
             # in between, and claim that the signal was taken.
             _answer(future, Started(existing, _response(state, started=False)))
         elif isinstance(verdict, UseExisting):
-            self._use_existing(existing, request, future)
+            self._use_existing(existing, request, extras, future, races)
         elif isinstance(verdict, TerminateThenStart):
             self._replace(existing, verdict.reason, request, extras, future, races)
         else:
             assert isinstance(verdict, Start), f"unknown verdict: {verdict}"
             self._insert(request, extras, future, latest_run_key=existing.run_key, races=races)
 
-    def _use_existing(self, existing: RunEntry, request: StartWorkflowRequest, future: asyncio.Future[Started]) -> None:
+    def _use_existing(
+        self,
+        existing: RunEntry,
+        request: StartWorkflowRequest,
+        extras: StartExtras,
+        future: asyncio.Future[Started],
+        races: int,
+    ) -> None:
         answer: asyncio.Future[Any] = self._loop.create_future()
         operation = Operation(
             lambda state, now: decide_attach_request(state, request.request_id, now),
@@ -317,7 +324,16 @@ class Starter:
             locate=lambda: self._locator.find(request.namespace, request.workflow_id, existing.state.run_id),
             reply=lambda entry, _: Started(entry, _response(entry.state, started=False)),
         )
-        answer.add_done_callback(lambda done: _forward(done, future))
+
+        def attached(done: asyncio.Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, RPCError) and error.code is RejectionCode.WORKFLOW_NOT_FOUND and races < RACES_MAX:
+                # The run was one that another start was about to make, and that start has lost: there is no such run.
+                self._funnel.spawn(self._start_on_existing(request, extras, future, races + 1))
+            else:
+                _forward(done, future)
+
+        answer.add_done_callback(attached)
         self._funnel.apply(existing, operation)
 
     def _replace(
