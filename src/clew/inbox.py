@@ -59,7 +59,7 @@ class InboxDrain:
         for request in found:
             try:
                 asked = _decode_start(request.body) if request.kind == "start" else _decode_signal(request.body)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 await self._refuse(request, f"the request cannot be read: {error}")
                 continue
             groups.setdefault((asked.namespace, asked.workflow_id), []).append((request, asked))

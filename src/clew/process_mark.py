@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 _SEPARATOR: Final = "|"
+_DIGITS_MAX: Final = 20
+"""No system has numbers of processes that are longer."""
 
 
 def mark_of_this_process() -> str:
@@ -29,7 +31,8 @@ def mark_of_this_process() -> str:
 def has_ended(mark: str) -> bool:
     """Whether the process with this mark is known to be over."""
     place, _, number = mark.rpartition(_SEPARATOR)
-    if not place or not (number.isascii() and number.isdecimal()) or int(number) < 1 or place != _place():
+    is_number = number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX
+    if not place or not is_number or int(number) < 1 or place != _place():
         return False
     try:
         os.kill(int(number), 0)

@@ -61,7 +61,7 @@ async def _status(method: str, target: bytes, kind: bytes, body: bytes) -> int:
         "raw_path": PREFIX.encode() + raw_path,
         "root_path": PREFIX,
         "query_string": query,
-        "headers": [(b"content-type", kind), (b"if-none-match", kind)],
+        "headers": [(b"content-type", kind), (b"if-none-match", kind), (b"last-event-id", kind)],
         "scheme": "http",
         "server": ("127.0.0.1", 7233),
         "client": ("127.0.0.1", 40000),

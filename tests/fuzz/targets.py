@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,48 +30,32 @@ from clew.link import frames
 from clew.link.calls import METHODS, decode_worker_hello
 from clew.link.codes import LinkViolation
 from clew.model.access import parse_grant
+from clew.model.compact import compact_history
 from clew.model.events import decode_events, encode_events
 from clew.model.history import WorkflowHistory
 from clew.model.payload import from_stored, to_stored
+from clew.server.requests import _given_id
 from clew.server.security.certificates import certificate_of_der
 from clew.server.security.doors import bearer_of
 from clew.server.security.jwks import Jwks
 from clew.server.security.origins import HostAndOriginMiddleware, hosts_for
 from clew.server.security.principal import Credentials
+from clew.server.security.proxies import TrustedProxies
 from clew.server.security.seals import TokenSeals
 from clew.server.security.tokens import TokenAuthenticator, TokenSettings
+from clew.server.tracing import link_tracer
 from clew.service.errors import RPCError
 from clew.service.tokens import decode_task_token
 from clew.testing import ManualClock
+from clew.worker import Replayer
 from tests.fuzz import http
+from tests.fuzz.from_files import FROM_FILES
+from tests.fuzz.from_nodes import FROM_NODES, HISTORY, Waits
+from tests.fuzz.from_stores import FROM_STORES
+from tests.fuzz.target import Target, latin, text
+from tests.fuzz.web import FROM_BROWSERS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Target:
-    """One reader.
-
-    Args:
-        read: Takes bytes.
-        refusals: How it may say no; anything else is a finding.
-        examples: Good inputs, from which bad ones are made.
-        words: Pieces that make inputs which get further.
-    """
-
-    read: Callable[[bytes], object]
-    refusals: tuple[type[BaseException], ...]
-    examples: tuple[bytes, ...]
-    words: tuple[bytes, ...] = ()
-
-
-def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
-    """As texts come: from JSON or headers, so surrogates can be in it but no invalid bytes."""
-    return lambda data: read(data.decode("utf-8", "replace"))
-
-
-def _latin(read: Callable[[str], object]) -> Callable[[bytes], object]:
-    return lambda data: read(data.decode("latin-1"))
 
 
 def _events(data: bytes) -> None:
@@ -85,6 +68,31 @@ def _history(data: bytes) -> None:
     if history.events:
         with contextlib.suppress(ValueError):
             history.to_json()
+    compact_history(history.events)
+
+
+_replayer = Replayer(workflows=[Waits])
+_NOT_REPLAYED = (ClewError, ValueError, RuntimeError)
+"""How a replay says that a history is not one of this code; a bug (a KeyError, an AssertionError) is none of it."""
+
+
+def _replay(data: bytes) -> None:
+    """A history that was imported, replayed against the code that its run had."""
+    result = asyncio.run(
+        _replayer.replay_workflow(WorkflowHistory.from_json(None, data), raise_on_replay_failure=False)
+    )
+    if result.replay_failure is not None:
+        raise result.replay_failure
+
+
+def _forwarded(data: bytes) -> None:
+    """Address of the other end, what proxies say before it, and the trace and id that a request claims to have."""
+    address, _, rest = data.decode("latin-1").partition("\n")
+    forwarded, _, trace = rest.partition("\n")
+    assert len(TrustedProxies(("127.0.0.1", "10.0.0.0/8", "::1")).caller(address, forwarded)) <= len(data)
+    if (tracer := link_tracer()) is not None:
+        tracer("describe_workflow", trace)(None)
+    _given_id({"headers": [(b"x-request-id", trace.encode("latin-1"))]})
 
 
 def _stored(data: bytes) -> None:
@@ -224,6 +232,18 @@ _TOKEN = msgspec.msgpack.encode({
 TARGETS: dict[str, Target] = {
     "events": Target(_events, (msgspec.DecodeError, RecursionError), (_EVENTS,), (b'{"type":"', b'"event_id":', b"[")),
     "history_import": Target(_history, (ValueError,), (_HISTORY,), (b'{"events":[', b"[", b"{")),
+    "history_replay": Target(
+        _replay,
+        _NOT_REPLAYED,
+        (json.dumps(json.loads(HISTORY.read_bytes()), separators=(",", ":")).encode(),),
+        (b'"event_id":', b'"scheduled_event_id":', b'"type":"Timer', b'"input":[', b'"result":['),
+    ),
+    "forwarded": Target(
+        _forwarded,
+        (),
+        (b"127.0.0.1:4000\n1.2.3.4, 10.1.2.3\n00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",),
+        (b"[::1]:5\n", b",", b"10.0.0.1", b"::", b"%", b"-"),
+    ),
     "stored_payload": Target(
         _stored,
         (msgspec.DecodeError, RecursionError),
@@ -237,14 +257,14 @@ TARGETS: dict[str, Target] = {
     "task_token": Target(decode_task_token, (ValueError,), (_TOKEN,)),
     "sealed_token": Target(_sealed, (ValueError, RPCError), (_TOKEN,)),
     "callback_token": Target(
-        _latin(lambda text: open_callback(text, _namespace_secret, NOW)),
+        latin(lambda text: open_callback(text, _namespace_secret, NOW)),
         (RPCError,),
         (b"ZGVmYXVsdA.AAAA.AAAA",),
         (b".",),
     ),
-    "api_key": Target(_latin(read_key), (), (_KEY,), (b"clew_",)),
-    "grant": Target(_text(parse_grant), (ValueError,), (b"payments/cards:worker", b"*:admin"), (b":", b"/", b"*")),
-    "authorization_header": Target(_latin(bearer_of), (), (b"Bearer " + _KEY, b"Basic YTpi"), (b"Basic ", b"Bearer ")),
+    "api_key": Target(latin(read_key), (), (_KEY,), (b"clew_",)),
+    "grant": Target(text(parse_grant), (ValueError,), (b"payments/cards:worker", b"*:admin"), (b":", b"/", b"*")),
+    "authorization_header": Target(latin(bearer_of), (), (b"Bearer " + _KEY, b"Basic YTpi"), (b"Basic ", b"Bearer ")),
     "identity_token": Target(
         _identity_token,
         (RPCError,),
@@ -265,12 +285,12 @@ TARGETS: dict[str, Target] = {
         (b"[", b"]", b"@", b"http://", b"\n"),
     ),
     "filter": Target(
-        _text(parse_filter),
+        text(parse_filter),
         (RPCError,),
         (b"WorkflowType = 'W' AND (StartTime > '2026-01-01T00:00:00Z' OR ExecutionDuration < '1h30m')",),
         (b" AND ", b" OR ", b"(", b")", b"'", b" IN ", b" BETWEEN ", b"WorkflowId", b" STARTS_WITH ", b" IS NOT NULL"),
     ),
-    "page_token": Target(_text(_page_position), (RPCError,), (b"123",), ("²".encode(), b"9" * 30, "٣".encode())),
+    "page_token": Target(text(_page_position), (RPCError,), (b"123",), ("²".encode(), b"9" * 30, "٣".encode())),
     "cron": Target(
         _cron, (), (b"*/5 8-17 * * MON-FRI", b"CRON_TZ=Europe/Berlin 0 0 L * ?", b"@every 90m"),
         (b"CRON_TZ=", b"@every ", b"*/", b"-", b",", b"L", b"#", b"W", b" * * * *", b"../../etc/passwd"),
@@ -299,4 +319,8 @@ TARGETS: dict[str, Target] = {
         (b"workflow\nlist\n--query\nWorkflowId = 'a'", b"key\ncreate\nx\n--expires-in\n1d"),
         (b"\n", b"workflow", b"key", b"create", b"start", b"--output", b"json", b"--help", b"-", b"--"),
     ),
+    **FROM_NODES,
+    **FROM_STORES,
+    **FROM_FILES,
+    **FROM_BROWSERS,
 }  # fmt: skip

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.json_changes import changed
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 SHARE = 60
@@ -22,11 +24,16 @@ SECONDS_MAX = 10.0
 
 
 def inputs_of(target: Target) -> st.SearchStrategy[bytes]:
-    """Anything; good inputs with parts cut, doubled, changed and put in; and what the pieces of good ones make."""
+    """Anything; good inputs with parts cut, doubled, changed and put in; and what the pieces of good ones make.
+
+    Of those that are JSON also such as still are.
+    """
     piece = st.sampled_from([*target.words, *target.examples, b"\x00", b"\xff", b"9" * 400]) | st.binary(max_size=12)
     composed = st.lists(piece, max_size=12).map(b"".join)
     mutated = st.builds(_mutate, st.sampled_from(target.examples), st.lists(st.tuples(_AT, _AT, piece), max_size=4))
-    return st.binary(max_size=200) | composed | mutated
+    changes = st.lists(st.tuples(st.integers(0, 999), st.integers(0, 999)), min_size=1, max_size=3)
+    still_json = st.builds(changed, st.sampled_from(target.examples), changes)
+    return st.binary(max_size=200) | composed | mutated | still_json
 
 
 _AT = st.floats(0, 1)

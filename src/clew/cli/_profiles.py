@@ -59,7 +59,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             CommandError: Its file cannot be read.
         """
         if self.api_key_file:
-            return _read(self.api_key_file, "api_key_file").decode().strip()
+            try:
+                return _read(self.api_key_file, "api_key_file").decode().strip()
+            except UnicodeDecodeError as error:
+                raise CommandError(
+                    f"The file {self.api_key_file} (api_key_file) holds no API key: it is not text. Expected: one "
+                    "line, as `clew key create` tells it."
+                ) from error
         return self.api_key or None
 
     def tls_config(self) -> bool | TLSConfig | None:
@@ -117,7 +123,7 @@ def _load(path: Path) -> _File:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
     except OSError as error:
         raise CommandError(f"Cannot read the profiles in {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and ValidationError are of the former
         raise CommandError(
             f"The profiles in {path} cannot be read: {error}. Expected tables [profile.NAME] with address, namespace, "
             "output, api_key or api_key_file, and tls."

@@ -10,6 +10,7 @@ recognised. Long polls have no such bound: whoever waits for a result goes on wa
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -98,13 +99,22 @@ async def _call_again(
             raise error
         if not is_long_poll and loop.time() + wait_seconds > give_up_at:
             raise error
-        told_seconds = float(error.rejection.details.get("retry_after_seconds", 0))
+        told_seconds = _seconds_told(error)
         await asyncio.sleep(max(wait_seconds, min(told_seconds, _LONGEST_WAIT_SECONDS)))
         wait_seconds = min(wait_seconds * _WAIT_FACTOR, _LONGEST_WAIT_SECONDS)
         try:
             return await connection.call(method, request)
         except RPCError as later:
             error = later
+
+
+def _seconds_told(error: RPCError) -> float:
+    """After which the node wants to be asked again; 0 when it says nothing, or nothing that is a time."""
+    try:
+        seconds = float(error.rejection.details.get("retry_after_seconds", 0))
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def _too_late(method: Callable[..., Any], timeout: timedelta) -> Rejection:

@@ -259,7 +259,11 @@ class ServiceOutbound(OutboundInterceptor):
         told = error.rejection.details.get("failure")
         if not told:
             return error
-        return await self._values.decode_failure(msgspec.json.decode(told, type=Failure))
+        try:
+            failure = msgspec.json.decode(told, type=Failure)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return error
+        return await self._values.decode_failure(failure)
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
         """Send a signal; a repeat carries the same request id."""

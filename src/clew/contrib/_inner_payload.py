@@ -31,7 +31,7 @@ def decode_payload(data: bytes, what: str) -> Payload:
     """
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(
             f"The inside of {what} is not a payload ({error}). It was made by another program, or by another version "
             "of this codec; use the codec that made it."

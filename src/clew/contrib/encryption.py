@@ -39,6 +39,8 @@ CIPHER_NAME: Final = b"AES-256-GCM/HMAC-SHA256/1"
 KEY_BYTES: Final = 32
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
+_SHOWN_CHARS: Final = 200
+"""Of a name out of a history, in messages."""
 
 
 class MissingKeyError(DecodeError):
@@ -108,15 +110,16 @@ class EncryptionCodec(PayloadCodec):
 
     def _decode(self, payload: Payload) -> Payload:
         key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
-        cipher_name = payload.metadata.get(CIPHER)
+        shown = key_id[:_SHOWN_CHARS]
+        cipher_name = payload.metadata.get(CIPHER, b"")
         if cipher_name != CIPHER_NAME:
             raise DecodeError(
-                f"A payload is encrypted as {cipher_name!r} (key {key_id!r}), but this codec reads only "
+                f"A payload is encrypted as {cipher_name[:_SHOWN_CHARS]!r} (key {shown!r}), but this codec reads only "
                 f"{CIPHER_NAME.decode()!r}. Use the codec that made it."
             )
         if key_id not in self._keys:
             raise MissingKeyError(
-                f"A payload is encrypted with key {key_id!r}, which this process does not have; it has "
+                f"A payload is encrypted with key {shown!r}, which this process does not have; it has "
                 f"{_names(self._keys)}. Give that key to EncryptionCodec(keys=…) of every client and worker that reads "
                 "such runs, also after rotation; tasks that failed for want of it are tried again.",
                 key_id=key_id,

@@ -132,7 +132,7 @@ class PayloadStoreCodec(PayloadCodec):
 def _read_check(data: bytes) -> _ClaimCheck:
     try:
         check = _decode_check(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(
             f"A claim check cannot be read ({error}). Look at its event, and at what wrote it."
         ) from error

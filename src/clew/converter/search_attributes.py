@@ -130,7 +130,7 @@ def _decode(key: SearchAttributeKey[Any], payload: Payload) -> Any:
     value_type: Any = list[str] if key.value_type is list else key.value_type
     try:
         return msgspec.json.decode(payload.data, type=value_type | None)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(
             f"Search attribute {key.name!r} is stored as {key.indexed_value_type.metadata_name}, "
             f"but holds another value: {error}."

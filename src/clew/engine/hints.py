@@ -180,8 +180,9 @@ class Hints:
     def _receive(self, text: str) -> None:
         try:
             message = _decoder.decode(text)
-        except msgspec.DecodeError as error:
-            # A node of another release may say things that this one does not know.
+        except (msgspec.DecodeError, RecursionError) as error:
+            # A node of another release may say things that this one does not know, and whoever may connect to the
+            # database can send anything.
             logger.debug("hints.message_dropped error=%s", error)
             return
         if message.sender == self._node_id:

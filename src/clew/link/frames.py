@@ -12,6 +12,7 @@ payloads are slices that nobody on the way decodes. A message that is too long f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -385,9 +386,14 @@ def decode_greeting(data: bytes) -> Welcome | Refused:
         LinkViolation: It is none.
     """
     try:
-        return _greeting_decoder.decode(data)
+        greeting = _greeting_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _malformed("an answer to a greeting", data, error) from error
+    if isinstance(greeting, Welcome):
+        for name, value in msgspec.structs.asdict(greeting.options).items():
+            if not 0 < value < math.inf:
+                raise LinkViolation(CutCode.MALFORMED, f"a node whose {name} is {value}; it is a number above 0")
+    return greeting
 
 
 def encode_data(first: int, ack: int, messages: Sequence[bytes]) -> bytes:

@@ -337,7 +337,7 @@ class RemoteService(RemoteCalls):
             )
         except RPCError as error:
             call.set_exception(error)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LinkViolation(CutCode.MALFORMED, f"an answer to attach_worker that is none ({error})") from error
         else:
             if call.attempt is not None and call.method.is_end_of_attempt:

@@ -145,6 +145,10 @@ class RemoteWorker:
         """Take what the engine has for it."""
         try:
             match message:
+                case f.OfferWorkflowTask() if not self.hello.takes_workflow_tasks:
+                    raise LinkViolation(CutCode.MALFORMED, "a workflow task for a worker that takes none")
+                case f.OfferActivityTask() if not self.hello.takes_activity_tasks:
+                    raise LinkViolation(CutCode.MALFORMED, "an attempt at an activity for a worker that takes none")
                 case f.OfferWorkflowTask():
                     workflow_task = decode_workflow_task(message.body)
                     self._open_workflow -= 1
@@ -167,7 +171,7 @@ class RemoteWorker:
                 case _:
                     self._owner.ahead.evicted(self, message.run_id)
                     self.sink.evict_workflow(message.namespace, message.run_id)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise LinkViolation(
                 CutCode.MALFORMED, f"{type(message).__name__} that this version cannot read ({error})"
             ) from error

@@ -11,6 +11,7 @@ setting.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ _TABLES: Final = frozenset(
     ("tokens", "certificates", "tls", "audit", "rate_limit", "allowed_hosts", "allowed_origins", "trusted_proxies")
 )  # fmt: skip
 """Settings that are more than one value: JSON in the environment."""
+
+_SHOWN_CHARS: Final = 200
+"""Of a name or value, in messages."""
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -130,7 +134,8 @@ def _from_file(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"Cannot read the file of settings {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Of which TOMLDecodeError is one; a number of thousands of digits and very deep nesting are others.
         raise SettingsError(f"The file of settings {file} is not TOML: {error}.") from error
 
 
@@ -145,24 +150,25 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _checked(source: str, name: str, value: Any) -> Any:
     known = {field.name: field.type for field in msgspec.structs.fields(ServerSettings)}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = difflib.get_close_matches(name[:_SHOWN_CHARS], known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}."
-        raise SettingsError(f"There is no setting {name!r}, which {source} gives. {hint}")
+        raise SettingsError(f"There is no setting {name[:_SHOWN_CHARS]!r}, which {source} gives. {hint}")
     is_text = isinstance(value, str)
     try:
         if is_text and name in _TABLES:
             return msgspec.json.decode(value, type=known[name])
         return msgspec.convert(value, known[name], strict=not is_text)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise SettingsError(f"The setting {name!r} is {value!r} by {source}: {error}.") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise SettingsError(f"The setting {name!r} is {repr(value)[:_SHOWN_CHARS]} by {source}: {error}.") from error
 
 
 def _check_together(settings: ServerSettings) -> None:
     if not 0 <= settings.port <= 65_535:
         raise SettingsError(f"The setting 'port' is {settings.port}; it may be from 0 to 65535.")
     for name in ("shutdown_seconds", "body_bytes_max", "streams_max", "connections_max"):
-        if getattr(settings, name) <= 0:
-            raise SettingsError(f"The setting {name!r} is {getattr(settings, name)}; it must be greater than zero.")
+        value = getattr(settings, name)
+        if not 0 < value < math.inf:
+            raise SettingsError(f"The setting {name!r} is {value}; it must be a number greater than zero.")
     try:
         TrustedProxies(settings.trusted_proxies)
     except ValueError as error:

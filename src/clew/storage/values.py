@@ -70,7 +70,8 @@ def to_index_rows(attributes: SearchAttributes) -> Iterator[tuple[str, int, str,
         payload = from_stored(stored)
         try:
             value = msgspec.json.decode(payload.data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Such a value cannot be searched by; the commit has other runs in it, which it must not stop.
             continue
         kind = payload.metadata.get("type", b"").decode("ascii", "replace")
         for ordinal, (found, indexed) in enumerate(_values(kind, value)):

@@ -10,12 +10,13 @@ connection must not cross a fork). A commit is on disk before the step returns.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
@@ -45,6 +46,8 @@ DELETE FROM clew_idempotency_keys WHERE key IN (
 _BUSY_SECONDS: Final = 10.0
 _FORGOTTEN_A_STEP: Final = 20
 """Rows past their time that one step removes: more than it adds, few enough not to be felt."""
+
+_log: Final = logging.getLogger("clew.contrib.idempotency")
 
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(tuple[tuple[bytes, bytes], ...]).decode
@@ -129,7 +132,7 @@ class SqliteIdempotencyStore:
         if known_fingerprint != fingerprint:
             return Mismatch()
         if holder is None:
-            return Stored(StoredResponse(status, _decode_headers(headers), body))
+            return Stored(_read_response(status, headers, body))
         if expires_at > now:
             return InFlight(timedelta(microseconds=(expires_at - now) // 1000))
         db.execute(
@@ -169,6 +172,22 @@ class SqliteIdempotencyStore:
     def _renew_lock(self) -> None:
         """After a fork: another thread of the parent may have held the lock, and will never give it back here."""
         self._lock = threading.Lock()
+
+
+def _read_response(status: Any, headers: Any, body: Any) -> StoredResponse:
+    """The response of a row.
+
+    What somebody else changed in the file is as if it had been too large to be kept: the request was carried out, so
+    its repeat must not be.
+    """
+    try:
+        is_sound = type(status) is int and 100 <= status <= 999 and (body is None or type(body) is bytes)
+        if is_sound:
+            return StoredResponse(status, _decode_headers(headers), body)
+        _log.error("idempotency.row_damaged status=%r", status)
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
+        _log.error("idempotency.row_damaged error=%s", error)
+    return StoredResponse(status if type(status) is int else 0, (), None)
 
 
 def _connect(path: str) -> sqlite3.Connection:

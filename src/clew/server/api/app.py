@@ -36,6 +36,8 @@ PREFIX: Final = "/api/v1"
 DOCUMENT_PATH: Final = "/openapi.json"
 
 _JSON_TYPES: Final = ("application/json",)
+_LENGTH_DIGITS_MAX: Final = 18
+"""Of a Content-Length; Python refuses to read very long numbers in words of its own."""
 
 _log: Final = logging.getLogger("clew.server")
 
@@ -102,7 +104,7 @@ class ApiApp:
         A browser asks before it sends JSON across origins, but not before it sends a form: so nothing else is taken.
         """
         declared = request.headers.get("content-length", "0")
-        if not declared.isdigit():
+        if not (declared.isascii() and declared.isdigit() and len(declared) <= _LENGTH_DIGITS_MAX):
             raise bad_request(f"The header Content-Length is {declared[:40]!r}, not a number.")
         if int(declared) > self._body_bytes_max:
             raise too_large(self._body_bytes_max)

@@ -138,7 +138,10 @@ async def _stack(service: Service, ids: dict[str, Any]) -> str:
         return f"No worker answered within {STACK_SECONDS_MAX:g} s."
     except RPCError as error:
         return f"It cannot be told: {error.message}"
-    found = [msgspec.json.decode(payload) for payload in answer.result]
+    try:
+        found = [msgspec.json.decode(payload) for payload in answer.result]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"A worker answered what cannot be shown: {error}."
     return "\n".join(text if isinstance(text, str) else repr(text) for text in found) or "Nothing waits."
 
 

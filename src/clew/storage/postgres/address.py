@@ -13,11 +13,14 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
 from clew.ports.store import StoreIncompatible
+
+_DIGITS_MAX: Final = 20
+"""Of a whole number; Python refuses to read very long ones in words of its own."""
 
 SCHEMES: Final = ("postgresql", "postgres")
 
@@ -62,8 +65,8 @@ def parse_address(text: str) -> Address:
     Raises:
         StoreIncompatible: It is none, or an option has a value that makes no sense.
     """
-    parts = urlsplit(text)
-    if parts.scheme not in SCHEMES:
+    parts = _split(text)
+    if parts is None or parts.scheme not in SCHEMES:
         raise StoreIncompatible(f"{without_password(text)!r} is not the address of a PostgreSQL database. {_FORM}")
     for option in parts.query.split("&"):
         if option and "=" not in option:
@@ -84,9 +87,19 @@ def parse_address(text: str) -> Address:
 
 def without_password(text: str) -> str:
     """A connection string without password and options, for people to read."""
-    parts = urlsplit(text)
+    parts = _split(text)
+    if parts is None:
+        return f"{text.partition(':')[0][:20]}://…"  # what is password in it nobody can tell
     user, at, host = parts.netloc.rpartition("@")
     return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
+
+
+def _split(text: str) -> SplitResult | None:
+    """The parts of a URL; None when it is none, whose reason is not told, as it may have the password in it."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return None
 
 
 def _schema(key: str, value: str) -> str:
@@ -100,10 +113,10 @@ def _schema(key: str, value: str) -> str:
 
 def _count(least: int, most: int) -> Callable[[str, str], int]:
     def read(key: str, value: str) -> int:
-        if not value.isdecimal() or not least <= int(value) <= most:
+        if not value.isdecimal() or len(value) > _DIGITS_MAX or not least <= int(value) <= most:
             raise StoreIncompatible(
-                f"the option {key}={value!r} of the connection string cannot be used. Expected: a whole number from "
-                f"{least} to {most}"
+                f"the option {key}={value[:80]!r} of the connection string cannot be used. Expected: a whole number "
+                f"from {least} to {most}"
             )
         return int(value)
 

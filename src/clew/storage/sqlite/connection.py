@@ -32,6 +32,10 @@ WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
 """What is left of a log that had grown beyond it (a long reader keeps it from being reused), once it can be cut."""
 
 
+PATH_CHARS_MAX: Final = 4_096
+"""As Linux has it; to follow the links of one that is longer takes time in the square of its length."""
+
+
 def to_path(address: str) -> str:
     """The file that `address` names: a path, ``sqlite:path``, ``sqlite:///absolute/path``, or ``sqlite::memory:``.
 
@@ -51,6 +55,11 @@ def to_path(address: str) -> str:
         return MEMORY
     if not path or "\0" in path:
         raise StoreError(f"the address {address!r} names no file. Expected: 'sqlite:file.db' or 'sqlite::memory:'")
+    if len(path) > PATH_CHARS_MAX:
+        raise StoreError(
+            f"the address {address[:80]!r}… has a path of {len(path)} characters. Expected: at most {PATH_CHARS_MAX}, "
+            "which is the longest that systems take"
+        )
     path = os.path.realpath(path)
     if os.path.isdir(path):
         raise StoreError(

@@ -78,7 +78,7 @@ def read_owner(path: str) -> Owner | None:
     try:
         with open(owner_path(path), "rb") as file:
             return msgspec.json.decode(file.read(4096), type=Owner)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
