@@ -11,7 +11,9 @@ import pytest
 from clew.core import evolve
 from clew.core.codec import decode_state, encode_item, encode_state, item_keys
 from clew.core.deadlines import DeadlineHeap
+from clew.core.facts import durable_facts
 from clew.core.step import Step
+from clew.engine.summary import visibility_of
 from clew.model import events as e
 from clew.model.commands import ScheduleActivityTask
 from clew.model.limits import LIMITS_DEFAULT
@@ -83,3 +85,27 @@ def test_the_heap_follows_deadlines_that_move() -> None:
     present.clear()
     assert heap.peek(lookup) is None
     assert len(heap) == 0
+
+
+def test_a_state_that_names_itself_as_its_root_says_the_same_as_one_that_does_not() -> None:
+    driver = Driver()
+    driver.start()
+    state = driver.state
+    assert state.root is None
+    assert state.root_ref == state.ref
+    stored = msgspec.json.decode(encode_state(state))
+    stored[state.__struct_fields__.index("root")] = msgspec.to_builtins(state.ref)  # As it was stored before.
+    older = decode_state(msgspec.json.encode(stored))
+    assert older.root == state.ref
+    assert durable_facts(older) == durable_facts(state)
+    assert visibility_of(older) == visibility_of(state)
+
+
+def test_the_root_of_a_child_is_kept() -> None:
+    driver = Driver()
+    driver.start()
+    top = e.ExecutionRef("top", "run-of-top", "default")
+    first = msgspec.structs.replace(driver.history[0], root=top)
+    state = evolve.begin(first, namespace="default", run_id="run-1")
+    assert state.root == state.root_ref == top
+    assert (visibility_of(state).root_workflow_id, visibility_of(state).root_run_id) == ("top", "run-of-top")
