@@ -6,17 +6,20 @@ Owns: `AGAIN_FAULTS`, and `AGAIN_REGRESSIONS`, as those of ``regressions``. Neve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
 from clew.model import commands as c
+from clew.model.events import UpdateRequest
 from clew.model.policies import WorkflowIDConflictPolicy
+from clew.model.rejection import RejectionCode
 from clew.service import requests as r
+from clew.service.errors import RPCError
 from tests.conformance.service.scripted import payloads, soon
 from tests.simulation.fault import Fault
-from tests.simulation.faulty_shop import FaultyShop, in_shop
+from tests.simulation.faulty_shop import FaultyShop, in_shop, until
 
 AGAIN_FAULTS: Final = (
     Fault(
@@ -61,6 +64,13 @@ AGAIN_FAULTS: Final = (
         "races < RACES_MAX",
         "races < 0",
     ),
+    Fault(
+        "once-update-of-a-start-that-loses",
+        "an update is refused, as there is no such workflow, when it met a run whose start has lost",
+        "clew.engine.updates:UpdateDesk._following",
+        "is_lost = error.code",
+        "is_lost = False and error.code",
+    ),
 )
 
 
@@ -85,6 +95,41 @@ async def two_starts_that_use_each_other_follow_a_closed_run() -> None:
     await in_shop(check)
 
 
+async def an_update_meets_a_start_that_follows_a_closed_run() -> None:
+    """It met the run that the start was about to make when it took the id for a new one."""
+
+    async def check(shop: FaultyShop) -> None:
+        await shop.start(request_id="one")
+        worker = await shop.worker()
+        await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution(result=payloads(1)))
+        start = r.StartWorkflowRequest(
+            namespace="default", workflow_id="w1", workflow_type="W", task_queue="q", request_id="two"
+        )
+        starting = asyncio.ensure_future(_awaited(shop.service.start_workflow(start)))
+        await asyncio.sleep(0)
+        request = UpdateRequest(update_id="u", name="push", input=payloads(1))
+        asked = r.UpdateWorkflowRequest(namespace="default", workflow_id="w1", request=request)
+        updating = asyncio.ensure_future(_awaited(shop.service.update_workflow(asked)))
+        run_id = (await soon(starting)).run_id
+
+        def is_admitted() -> bool:
+            entry = shop.engine._cache.get_open("default", "w1")
+            return entry is not None and entry.state.run_id == run_id and bool(entry.state.updates)
+
+        await until(lambda: updating.done() or is_admitted())
+        refusal = updating.exception() if updating.done() else None
+        updating.cancel()
+        code = refusal.code if isinstance(refusal, RPCError) else None
+        assert code in (None, RejectionCode.WORKFLOW_ALREADY_COMPLETED), refusal
+
+    await in_shop(check)
+
+
+async def _awaited(call: Awaitable[Any]) -> Any:
+    return await call
+
+
 AGAIN_REGRESSIONS: Final[dict[str, Callable[[], Coroutine[object, object, None]]]] = {
+    "once-update-of-a-start-that-loses": an_update_meets_a_start_that_follows_a_closed_run,
     "once-start-uses-a-start-that-loses": two_starts_that_use_each_other_follow_a_closed_run,
 }

@@ -22,14 +22,14 @@ from clew.model import events as e
 from clew.model.failure import TimeoutType
 from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
-from clew.workflow._definition import Definition
 from tests.simulation.bank_check import check_bank
 from tests.simulation.clients import Call, value_of
+from tests.simulation.deploys import DEFINITIONS, check_deploys
 from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
 from tests.simulation.places import named
-from tests.simulation.programs import QUEUE, Program, Register, expected
+from tests.simulation.programs import QUEUE, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.refusals import check_refusals
 from tests.simulation.start_checks import check_starts_again
@@ -37,7 +37,6 @@ from tests.simulation.world import World
 
 COMPLETED = WorkflowExecutionStatus.COMPLETED
 RETRY, CRON = e.ContinueAsNewInitiator.RETRY, e.ContinueAsNewInitiator.CRON_SCHEDULE
-DEFINITIONS = {d.name: d for d in (Definition.must_from_class(Program), Definition.must_from_class(Register))}
 CHILD_ENDS = (
     e.ChildWorkflowExecutionCompleted,
     e.ChildWorkflowExecutionFailed,
@@ -153,12 +152,13 @@ def check_starts_are_once(world: World) -> None:
 
 
 def check_replay(world: World) -> None:
-    """Every history replays, whole, in a fresh machine."""
-    for run in world.record.runs.values():
+    """Every history replays, whole, in a fresh machine, with each version of the code that it may meet."""
+    meetings = [(run, one) for run in world.record.runs.values() for one in world.deploys.versions_for(run)]
+    for run, version in meetings:
         started = _started(run)
         converter = DataConverter.default
         machine = WorkflowMachine(
-            definition=DEFINITIONS[started.workflow_type],
+            definition=DEFINITIONS[version][started.workflow_type],
             namespace=run.namespace,
             task_queue=QUEUE,
             workflow_id=started.workflow_id,
@@ -171,7 +171,8 @@ def check_replay(world: World) -> None:
         try:
             machine.replay(run.events, is_whole=True)
         except Exception as error:
-            raise LawBroken(f"law 5: the history of {run.workflow_id} does not replay: {error}") from error
+            name = f"the history of {run.workflow_id} with version {version}"
+            raise LawBroken(f"law 5: {name} does not replay: {error}") from error
         finally:
             machine.evict()
 
@@ -558,7 +559,7 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals", "check_starts_again"})
+APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals", "check_starts_again", "check_deploys"})
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
@@ -566,4 +567,5 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     check_lags,
     check_refusals,
     check_starts_again,
+    check_deploys,
 )

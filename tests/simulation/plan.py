@@ -15,6 +15,7 @@ import msgspec
 
 from tests.simulation.again import with_starts_again
 from tests.simulation.ahead import is_early, with_early_tasks
+from tests.simulation.deploys import with_deploys
 from tests.simulation.disks import StoreFaults
 from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
 from tests.simulation.misfortunes import with_misfortunes
@@ -65,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True):
         nodes: Engine nodes on one store; more than one only on the model store.
         shards: Of the store.
         inside: Whether each node has a worker in its own process, which takes workflow tasks early.
+        deploys: When the second and the third version of the workflow code come (``deploys``).
         two_namespaces: Whether there is another namespace, with workers of its own.
         far: Whether the other workers, which are behind links, take them early as well.
         hints_lost: The share of hints between nodes that are lost while there are faults.
@@ -98,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True):
     hints_lost: float = 0.0
     inside: bool = False
     two_namespaces: bool = False
+    deploys: tuple[float, ...] = ()
     far: bool = False
     leases_lie: float = 0.0
     parked: int = 0
@@ -150,7 +153,7 @@ def make_plan(seed: int, store: str = "") -> Plan:
     if seed % RESETS_SHARE == RESETS_SHARE - 1:
         return with_resets(plan)
     plan = with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
-    return with_two_namespaces(with_starts_again(plan, Action))
+    return with_deploys(with_two_namespaces(with_starts_again(plan, Action)))
 
 
 def with_two_namespaces(plan: Plan) -> Plan:

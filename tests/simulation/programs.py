@@ -203,6 +203,13 @@ class Program:
     async def do_patch(self, step: dict[str, Any]) -> int:
         return step["value"] if workflow.patched(step["id"]) else 0
 
+    async def do_change(self, step: dict[str, Any]) -> int:
+        """What another version of the code does otherwise (``deploys``)."""
+        if workflow.patched(step["id"]):
+            return await self.act(step)
+        await asyncio.sleep(step["seconds"])
+        return 0
+
     async def do_transfer(self, step: dict[str, Any]) -> int:
         out = {**step, "change": -step["amount"], "account": step["source"]}
         back = {**step, "change": step["amount"], "account": step["target"]}
@@ -284,7 +291,7 @@ def expected(steps: list[dict[str, Any]]) -> tuple[int, int] | None:
         match step["do"]:
             case "act" | "local" | "sleep" | "patch":
                 low, high = low + value, high + value
-            case "once" | "race" | "limited" | "outer":
+            case "once" | "race" | "limited" | "outer" | "change":
                 high += value
             case "all" | "branch":
                 inner = expected(step["steps"])

@@ -75,8 +75,8 @@ TOLD_FAULTS: Final = (
         "once-update-refused-for-a-replaced-run",
         "a node refuses an update for a run in its memory that another node has replaced",
         "clew.engine.updates:UpdateDesk._following",
-        "if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED",
-        "if True",
+        "is_over = error.code",
+        "is_over = False and error.code",
     ),
     # --- refusals whose code is another's, or comes for nothing
     Fault(

@@ -33,10 +33,11 @@ from clew.worker._reports import Report
 from clew.worker._workflow_tasks import WorkflowTasks
 from clew.workflow._definition import Definition
 from tests.simulation.clock import EPOCH
+from tests.simulation.deploys import DEFINITIONS, SECOND
 from tests.simulation.loop import Lane, SimLoop
 from tests.simulation.outside import Outside
 from tests.simulation.places import MAIN
-from tests.simulation.programs import FAST_RETRY, QUEUE, Program, Register, pause_after
+from tests.simulation.programs import FAST_RETRY, QUEUE, pause_after
 from tests.simulation.wire import SessionEnd, Wire
 
 CONVERTER = DataConverter.default.payload_converter
@@ -65,6 +66,7 @@ class SimWorker:
     Args:
         name: Unique for this incarnation.
         namespace: Which it works for.
+        definitions: Its workflow code.
         slots: For each kind of task.
     """
 
@@ -83,6 +85,7 @@ class SimWorker:
         cached_runs: int,
         slots: int,
         namespace: str = MAIN,
+        definitions: dict[str, Definition] | None = None,
     ) -> None:
         self.name = name
         self.loop = loop
@@ -95,9 +98,8 @@ class SimWorker:
         self._running: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._session: SessionEnd | None = None
         self._lost = asyncio.Event()
-        definitions = {d.name: d for d in (Definition.must_from_class(Program), Definition.must_from_class(Register))}
         machines = Machines(
-            definitions,
+            DEFINITIONS[SECOND] if definitions is None else definitions,
             namespace=namespace,
             task_queue=QUEUE,
             identity=name,

@@ -18,6 +18,7 @@ from clew.service.requests import ActivityTask
 from tests.simulation.afar import EarlyWire, FarWorker
 from tests.simulation.clients import Call, SimClient, value_of
 from tests.simulation.clock import SimClock
+from tests.simulation.deploys import DEFINITIONS, Deploys
 from tests.simulation.disks import Disk, ModelDisk, SqliteDisk, StoreFaults
 from tests.simulation.hints import HintBus
 from tests.simulation.inside import start_inside
@@ -100,6 +101,7 @@ class World:
         if plan.two_namespaces:
             for row in ROWS:
                 self.disk.put_namespace(row)
+        self.deploys = Deploys(self)
         self.places = [_Place(number) for number in range(plan.workers * len(self.namespaces))]
         self.incarnations = 0
         self._moments = 0
@@ -152,6 +154,10 @@ class World:
         for site in self.sites:
             if site.node is not None:
                 site.node.crash("with everything")
+        self.restart_workers()
+
+    def restart_workers(self) -> None:
+        """All workers die, and come back."""
         for number, _ in enumerate(self.places):
             self._do_crash_worker(Action(at=0.0, kind="crash_worker", who=number, values={"seconds": 1.0}))
 
@@ -176,6 +182,7 @@ class World:
             self.clients.append(client)
         for call in self.plan.calls:
             self.loop.post(self.loop.root, call.at, self.call, call)
+        self.deploys.begin()
         for fault in self.plan.faults:
             self.loop.post(self.loop.root, fault.at, self._misfortune, fault)
 
@@ -384,6 +391,7 @@ class World:
             name, loop=self.loop, lane=lane, wire=self._wire(lane, EarlyWire if far else Wire),
             chance=self.chance(name), outside=self.outside, cached_runs=self.plan.cached_runs, slots=self.plan.slots,
             namespace=self.namespaces[place.number % len(self.namespaces)],
+            definitions=DEFINITIONS[self.deploys.version],
         )  # fmt: skip
         place.worker = worker
         worker.start()

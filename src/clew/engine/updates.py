@@ -71,6 +71,7 @@ class UpdateDesk:
         if (
             entry is None
             or entry.is_discarded
+            or not entry.durable_last_event_id
             or (request.first_execution_run_id and entry.state.first_execution_run_id != request.first_execution_run_id)
         ):
             return None
@@ -94,15 +95,18 @@ class UpdateDesk:
                 entry = await self._following(entry, request, error)
 
     async def _following(self, entry: RunEntry, request: UpdateWorkflowRequest, error: RPCError) -> RunEntry:
-        """The open run that another node has put in place of one that was open in memory here.
+        """The run that is meant in place of one in memory: an open one that another node has put in its place, or any
+        when this one was about to be started, and that start has lost.
 
         Raises:
             RPCError: The refusal itself: there is none, or this very run was meant.
         """
-        if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED or request.run_id or self._peers.is_alone:
+        is_lost = error.code is RejectionCode.WORKFLOW_NOT_FOUND and not entry.durable_last_event_id
+        is_over = error.code is RejectionCode.WORKFLOW_ALREADY_COMPLETED and not self._peers.is_alone
+        if request.run_id or not (is_lost or is_over):
             raise error
         latest = await self._locator.find_current(request.namespace, request.workflow_id)
-        if latest.run_key == entry.run_key or not latest.state.is_open:
+        if latest.run_key == entry.run_key or (is_over and not latest.state.is_open):
             raise error
         return latest
 
