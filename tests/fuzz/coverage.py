@@ -4,9 +4,10 @@
     python -m tests.fuzz.coverage --only filter --only cron
 
 How it works: atheris instruments the modules of the reader, and libFuzzer changes inputs so that they reach what no
-input before them did. It begins with the good inputs of ``targets`` and with the corpus of earlier times. Of what it
-finds, the shortest inputs that each reach a jump between two lines which none before reached are kept, as
-``corpus.json``: the test suite reads them each time. A finding is printed, and stays in ``record.json``.
+input before them did; of JSON it changes values as well as bytes (``json_changes``). It begins with the good inputs of
+``targets`` and with the corpus of earlier times. Of what it finds, the shortest inputs that each reach a jump between
+two lines which none before reached are kept, as ``corpus.json``: the test suite reads them each time. A finding is
+printed, and stays in ``record.json``.
 
 atheris is no part of the development tools, as it has wheels for few Pythons: ``pip install '.[fuzz-coverage]'``.
 """
@@ -17,6 +18,7 @@ import argparse
 import base64
 import importlib
 import json
+import random
 import re
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
+from tests.fuzz.json_changes import changed
 from tests.which_code import commit_now
 
 CORPUS = Path(__file__).parent / "corpus.json"
@@ -34,7 +37,7 @@ KEPT_COUNT_MAX = 40
 KEPT_BYTES_MAX = 400
 """The corpus is to be read by people and by each run of the tests: a few dozen short inputs for each reader."""
 
-INPUT_BYTES_MAX = 2_000
+INPUT_BYTES_MAX = 6_000
 
 MODULES: dict[str, tuple[str, ...]] = {
     "events": ("clew.model",),
@@ -115,7 +118,17 @@ def fuzz(name: str, arguments: list[str]) -> None:
     def read(data: bytes) -> None:
         check(target, data)
 
-    atheris.Setup([sys.argv[0], *arguments], read)
+    def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
+        # Of JSON every other change leaves JSON: else nearly none would get past the parser.
+        numbers = random.Random(seed)
+        if numbers.random() < 0.5:
+            places = [(numbers.randrange(10_000), numbers.randrange(10_000)) for _ in range(numbers.randint(1, 3))]
+            new = changed(data, places)
+            if new != data and len(new) <= bytes_max:
+                return new
+        return bytes(atheris.Mutate(data, bytes_max))
+
+    atheris.Setup([sys.argv[0], *arguments], read, custom_mutator=mutate)
     atheris.Fuzz()
 
 
