@@ -383,10 +383,11 @@ def _postgres_lines() -> list[str]:
     told = _record("postgres/record.json")
     if told is None:
         return _missing("make test-postgres RECORD=1")
-    words = ("passed", "failed", "skipped", "seconds")
+    words = ("passed", "failed", "skipped", "again", "seconds")
     rows = [(f"`tests/{name}`", *(one[word] for word in words)) for name, one in sorted(told["folders"].items())]
     return [
-        f"`make test-postgres` on PostgreSQL {told['server']} (commit {told['commit']}), the long forms too:",
+        f"`make test-postgres` on PostgreSQL {told['server']} (commit {told['commit']}), the long forms too; again: "
+        "those that failed on a busy machine and passed alone:",
         "",
         *_table(("folder", *words), rows),
     ]

@@ -126,7 +126,11 @@ async def test_killed_before_within_and_after_operations(programs: list[Programs
             point = left.pop()
             folder = tmp_path / f"kill{len(left)}"
             folder.mkdir()
-            kills[point.how] += await asyncio.to_thread(lane.run, folder, point.at, point.how) == -9
+            if await asyncio.to_thread(lane.run, folder, point.at, point.how) == -9:
+                kills[point.how] += 1
+            else:
+                lived = int(told(folder)[-1].split()[1])
+                assert lived < point.at + (point.how == "after"), f"it lived on behind {point}"
             assert await asyncio.to_thread(lane.run, folder, 0, point.how) == 0
             await check(folder)
             shutil.rmtree(folder)
@@ -134,8 +138,8 @@ async def test_killed_before_within_and_after_operations(programs: list[Programs
     async with asyncio.TaskGroup() as group:
         for lane in programs:
             group.create_task(take(lane))
-    # No two lives have quite as many operations, so a program may end before it comes to a late one.
-    assert kills.total() >= len(points) * 2 // 3, "most of the programs were really killed"
+    # The busier the machine, the more goes into one commit: some lives are over before they come to a late operation.
+    assert kills.total() >= len(points) // 3, "many of the programs were really killed"
     record(
         "embedded_sqlite",
         began,
@@ -143,5 +147,6 @@ async def test_killed_before_within_and_after_operations(programs: list[Programs
         operations=count,
         ways=len(WAYS),
         programs=len(points),
+        over_before=len(points) - kills.total(),
         runs=RUNS * len(points),
     )

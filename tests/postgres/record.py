@@ -4,7 +4,8 @@ Owns: ``record.json``, which docs/reference/proof.md tells of. Never: runs a tes
 
 How it works: each of its runs of pytest leaves a report in JUnit's format. What passed, failed and was skipped is added
 up by folder, with the release of the server, which is asked for it, and the commit. With ``--record`` that is kept,
-unless something failed or a folder is not there.
+unless something failed or a folder is not there. What failed on a machine that was too busy may be run again alone,
+with a report of its own, which is given behind the others.
 """
 
 from __future__ import annotations
@@ -26,19 +27,27 @@ FOLDERS: Final = ("conformance", "postgres", "outage", "cases")
 
 
 def count(reports: list[str]) -> dict[str, dict[str, int]]:
-    """By folder of tests, how many passed, failed and were skipped, and what they took."""
+    """By folder of tests, how many passed, failed and were skipped, and what they took.
+
+    A later report of a test counts in place of an earlier one; how many were looked at again after a failure is told.
+    """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    seconds: Counter[str] = Counter()
-    for report in reports:
-        for case in ET.fromstring(report).iter("testcase"):
-            folder = [*case.get("classname", "").split("."), ""][1]
-            kinds = {child.tag for child in case}
-            is_bad = kinds & {"failure", "error"}
-            counts[folder]["failed" if is_bad else "skipped" if "skipped" in kinds else "passed"] += 1
-            seconds[folder] += float(case.get("time", 0))
-    words = ("passed", "failed", "skipped")
+    outcomes: dict[tuple[str, str], str] = {}
+    for case in (case for report in reports for case in ET.fromstring(report).iter("testcase")):
+        name = (case.get("classname", ""), case.get("name", ""))
+        of_folder = counts[[*name[0].split("."), ""][1]]
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        if before := outcomes.get(name):
+            of_folder[before] -= 1
+            of_folder["again"] += before == "failed"
+        outcomes[name] = outcome
+        of_folder[outcome] += 1
+        of_folder["milliseconds"] += round(1000 * float(case.get("time", 0)))
+    words = ("passed", "failed", "skipped", "again")
     return {
-        name: {**{word: told[word] for word in words}, "seconds": round(seconds[name])} for name, told in counts.items()
+        name: {**{word: told[word] for word in words}, "seconds": round(told["milliseconds"] / 1000)}
+        for name, told in counts.items()
     }
 
 
