@@ -3,10 +3,10 @@
 Owns: one function a law, over what was committed and what clients saw. Never: asks the engine.
 
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
-raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and
-``lag_checks``, those about money in ``bank_check``, those about refusals in ``refusals``, and what has to be seen while
-it happens in ``record``, ``told``, ``leases`` and ``parked``. The mutations of ``planted`` show that each of them can
-fail.
+raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and ``lag_checks``,
+those about what runs do to each other and about keys in ``chain_checks``, those about money in ``bank_check``, those
+about refusals in ``refusals``, and what has to be seen while it happens in ``record``, ``answers``, ``told``,
+``leases`` and ``parked``. The mutations of ``planted`` show that each of them can fail.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from clew.model.failure import TimeoutType
 from clew.model.policies import WorkflowExecutionStatus
 from clew.replay import MachineOptions, WorkflowMachine
 from tests.simulation.bank_check import check_bank
+from tests.simulation.chain_checks import CHAIN_CHECKS
 from tests.simulation.clients import Call, value_of
 from tests.simulation.deploys import DEFINITIONS, check_deploys
 from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
-from tests.simulation.places import named
 from tests.simulation.programs import QUEUE, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.refusals import check_refusals
@@ -130,22 +130,6 @@ def check_nothing_recorded_twice(world: World) -> None:
                     requests[f"update {event.protocol_instance_id}"] += 1
         twice = [request for request, count in requests.items() if count > 1]
         _require(not twice, "law 3", f"{chain[0].workflow_id}: recorded more than once: {twice}")
-
-
-def check_starts_are_once(world: World) -> None:
-    """One start request makes one run (continued runs apart)."""
-    first = Counter(
-        (run.workflow_id, _started(run).request_id)
-        for run in world.record.runs.values()
-        if not _started(run).continued_execution_run_id and _started(run).request_id and _seam(run) is None
-    )
-    twice = [key for key, count in first.items() if count > 1]
-    # A repeat is known by the latest run of its id; after another start it may count again (semantics 1.1).
-    twice = [key for key in twice if len(_firsts(world, key[0])) == first[key]]
-    # Nor after a deletion: who was deleted is forgotten, with what was asked of it.
-    deleted = {run.workflow_id for run in world.record.runs.values() if run.is_deleted}
-    twice = [key for key in twice if key[0] not in deleted]
-    _require(not twice, "law 3", f"started more than once by one request: {twice}")
 
 
 # --- law 5: replay ----------------------------------------------------------------------------------------------------
@@ -252,17 +236,8 @@ def check_children(world: World) -> None:
                 begun[event.initiated_event_id] += 1
             if isinstance(event, CHILD_ENDS):
                 ended[event.initiated_event_id] += 1
-                _check_child_end(world, run, event)
         _require(all(n == 1 for n in begun.values()), "law 2", f"{run.workflow_id}: a child started twice")
         _require(all(n == 1 for n in ended.values()), "law 2", f"{run.workflow_id}: a child ended twice")
-
-
-def _check_child_end(world: World, parent: RunLog, told: Any) -> None:
-    ref = told.workflow_execution
-    ends = [run for run in world.record.runs_of(named(parent.namespace, ref.workflow_id)) if not run.is_open]
-    wanted = type(told).__name__.removeprefix("ChildWorkflowExecution")
-    found = {type(run.events[-1]).__name__.removeprefix("WorkflowExecution") for run in ends}
-    _require(wanted in found, "law 2", f"child {ref.workflow_id} was said to have {wanted}; it has {found}")
 
 
 def check_chains_go_on(world: World) -> None:
@@ -278,17 +253,6 @@ def check_chains_go_on(world: World) -> None:
     _require(not twice, "law 2", f"followed by more than one run: {twice}")
 
 
-def check_cancels(world: World) -> None:
-    """A cancel request that was acknowledged is recorded, or there was nothing open to cancel."""
-    for call in _calls(world):
-        if call.action.kind != "cancel" or not call.is_ok:
-            continue
-        runs = world.record.runs_of(call.action.values["id"])
-        requested = any(isinstance(event, e.WorkflowExecutionCancelRequested) for run in runs for event in run.events)
-        over = any(not run.is_open for run in runs)
-        _require(requested or over, "law 3", f"{call} was answered, and is not recorded")
-
-
 def check_once_is_once(world: World) -> None:
     """An activity that may be tried once never begins again (semantics 0.4)."""
     if _has_resets(world):  # Done again behind the point, under the same key, as the step is.
@@ -296,22 +260,6 @@ def check_once_is_once(world: World) -> None:
     for (key, _), times in world.outside.begun.items():
         if world.outside.inputs[key].get("do") == "once":
             _require(times <= 1, "law 6", f"an activity for one attempt began {times} times")
-
-
-def check_signals_to_others(world: World) -> None:
-    """A signal that a run was told to have arrived has arrived, once."""
-    for run in world.record.runs.values():
-        sent = {
-            event.event_id: event
-            for event in run.events
-            if isinstance(event, e.SignalExternalWorkflowExecutionInitiated)
-        }
-        arrived = [event for event in run.events if isinstance(event, e.ExternalWorkflowExecutionSignaled)]
-        for told in arrived:
-            target = named(run.namespace, sent[told.initiated_event_id].workflow_execution.workflow_id)
-            request_id = f"{run.state().recorded_by(told.initiated_event_id)}:{told.initiated_event_id}"
-            count = world.record.signals_of(target, request_id)
-            _require(count >= 1, "law 3", f"{run.workflow_id} signalled {target}, which has no such signal")
 
 
 def check_nothing_is_left(world: World) -> None:
@@ -370,17 +318,6 @@ def _knows_update(run: RunLog, update_id: str) -> bool:
         if isinstance(event, e.WorkflowExecutionUpdateAccepted) and event.protocol_instance_id == update_id:
             return True
     return False
-
-
-def check_keys_over_resets(world: World) -> None:
-    """An activity has one idempotency key in all runs of one generation, whichever of them a reset made."""
-    keys: dict[tuple[str, str, str], set[str]] = {}
-    for (run_id, workflow_id, activity_id), used in world.outside.keys.items():
-        run = world.record.by_run_id.get(run_id)
-        if run is not None:
-            keys.setdefault((workflow_id, activity_id, run.state().key_generation), set()).update(used)
-    for owner, used in keys.items():
-        _require(len(used) == 1, "law 7", f"activity {owner} had {len(used)} idempotency keys over its resets")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -500,11 +437,6 @@ def _started(run: RunLog) -> e.WorkflowExecutionStarted:
     return first
 
 
-def _firsts(world: World, workflow_id: str) -> list[RunLog]:
-    runs = world.record.runs_of(workflow_id)
-    return [run for run in runs if not _started(run).continued_execution_run_id and _seam(run) is None]
-
-
 def _chains(world: World) -> dict[str, list[RunLog]]:
     """The runs of each chain that count: a run that was reset counts as the one that goes on with it."""
     lasts: dict[str, RunLog] = {}
@@ -563,6 +495,7 @@ APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals", "c
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
+    *CHAIN_CHECKS,
     check_bank,
     check_lags,
     check_refusals,

@@ -16,7 +16,13 @@ from typing import Any
 
 from clew.converter import DataConverter, to_stored_payloads
 from clew.model.events import ZERO, UpdateRequest, WorkflowTaskCompleted
-from clew.model.inputs import CompleteActivityRequest
+from clew.model.failure import ApplicationInfo, Failure
+from clew.model.inputs import (
+    CancelActivityRequest,
+    CompleteActivityRequest,
+    FailActivityRequest,
+    HeartbeatActivityRequest,
+)
 from clew.model.policies import RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.service import requests as r
 from clew.service.errors import RPCError
@@ -57,6 +63,7 @@ class Call:
         tried_at: Of the last time that it was made, likewise.
         polls: Of an update: waits for its acceptance, and then polls for its outcome.
         first_known: What was durable when it was made.
+        made_in, heard_in: The changes of the store right before it was made, and right before its answer was heard.
         known: What was durable when it was made, or made again.
         ends: Of who waits for a result: the end of each run that followed another.
         answer: What it was answered; None while it was not.
@@ -72,6 +79,7 @@ class Call:
         self.tries = 0
         self.polls = polls
         self.first_known = self.known = Known(None)
+        self.made_in = self.heard_in = 0
         self.ends: list[r.GetHistoryResponse] = []
         self.answer: Any = None
         self.refusal = ""
@@ -216,6 +224,18 @@ class SimClient:
         )
         return await self.wire.complete_activity(request)
 
+    async def _do_report(self, call: Call, values: dict[str, Any]) -> Any:
+        """What somebody says of an attempt whose time has long passed."""
+        token = values["task"].token
+        match values["as"]:
+            case "cancelled":
+                return await self.wire.cancel_activity(CancelActivityRequest(token=token, identity=self.name))
+            case "failed":
+                late = Failure(message="too late", info=ApplicationInfo(type="Planned"))
+                return await self.wire.fail_activity(FailActivityRequest(token=token, failure=late, identity=self.name))
+            case _:
+                return await self.wire.heartbeat_activity(HeartbeatActivityRequest(token=token, identity=self.name))
+
     async def _do_delete(self, call: Call, values: dict[str, Any]) -> Any:
         run_id = ""
         if values["of"] == "first":
@@ -312,6 +332,20 @@ class SimClient:
         return await self.wire.describe_workflow(
             r.DescribeWorkflowRequest(namespace="default", workflow_id=values["id"])
         )
+
+    async def _do_pages(self, call: Call, values: dict[str, Any]) -> Any:
+        """Go through the history of the latest run page by page; who stays does so until it ends."""
+        run_id, next_id = "", 1
+        while True:
+            page = await self.wire.get_history(
+                r.GetHistoryRequest(
+                    namespace="default", workflow_id=values["id"], run_id=run_id, from_event_id=next_id,
+                    events_max=values["size"], wait_new_event=values["stays"],
+                )
+            )  # fmt: skip
+            run_id, next_id = page.run_id, page.next_event_id
+            if not next_id:
+                return page
 
     async def _do_history(self, call: Call, values: dict[str, Any]) -> Any:
         """Wait for the end of the run, and of those that follow it, as somebody does who wants its result."""

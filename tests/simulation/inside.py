@@ -9,11 +9,15 @@ writes what has caused it, or some moments later, when that is on its way, or lo
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clew.model.inputs import TaskToken
 from clew.service.requests import WorkerHello, WorkflowTask
+from tests.simulation.answers import REPORTS, Answers
 from tests.simulation.outside import Outside
 from tests.simulation.places import MAIN, named
 from tests.simulation.workers import SimWorker, Sink, Turns
@@ -26,14 +30,21 @@ MOMENTS = (0.0, 0.0, 0.0, 0.0005, 0.003, 0.05)
 
 
 def start_inside(
-    node: Node, *, chance: random.Random, outside: Outside, cached_runs: int, slots: int, namespace: str = MAIN
+    node: Node,
+    *,
+    chance: random.Random,
+    outside: Outside,
+    answers: Answers,
+    cached_runs: int,
+    slots: int,
+    namespace: str = MAIN,
 ) -> InsideWorker:
     """Begin a worker in the process of a node that serves."""
     worker = InsideWorker(
         named(namespace, f"inside.{node.name}"),
         loop=node.loop,
         lane=node.lane,
-        wire=_NoWire(node),  # type: ignore[arg-type]
+        wire=_NoWire(node, answers),  # type: ignore[arg-type]
         chance=chance,
         outside=outside,
         cached_runs=cached_runs,
@@ -100,13 +111,22 @@ class _NoWire:
 
     on_lost: Any = None
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, answers: Answers) -> None:
         self._node = node
+        self._answers = answers
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)
-        return getattr(self._node.engine, method)
+        call = getattr(self._node.engine, method)
+        return partial(self._report, method, call) if method in REPORTS else call
+
+    def _report(self, method: str, call: Callable[[Any], Awaitable[Any]], request: Any) -> asyncio.Future[Any]:
+        """Make a call whose answer is judged."""
+        heard = self._answers.arrived(method, request)
+        answer = asyncio.ensure_future(call(request))
+        answer.add_done_callback(lambda done: None if done.cancelled() or done.exception() else heard(done.result()))
+        return answer
 
     async def attach_worker(self, hello: WorkerHello, sink: Any) -> _NearSession:
         return _NearSession(await self._node.engine.attach_worker(hello, sink))

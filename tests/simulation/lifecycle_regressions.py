@@ -22,7 +22,7 @@ from clew.service.errors import RPCError
 from clew.service.operations import DeleteWorkflowRequest
 from tests.conformance.service.scripted import soon
 from tests.fleet.shop import FleetShop, Node
-from tests.simulation.faulty_shop import FaultyShop, until
+from tests.simulation.faulty_shop import FaultyShop, in_shop, until
 from tests.simulation.model_store import ModelData, ModelStore
 from tests.unit.engine.test_attention import NOW, Bench
 
@@ -217,10 +217,32 @@ async def a_run_is_reset_while_its_child_has_not_been_let_go() -> None:
         await shop.close()
 
 
+async def a_run_is_deleted_while_a_page_of_it_is_read() -> None:
+    """The page came without events, as if the history had none."""
+
+    async def check(shop: FaultyShop) -> None:
+        worker = await shop.worker()
+        await shop.start()
+        entry = shop.engine._cache.get_open("default", "w1")
+        assert entry is not None, "the node that starts a run remembers it"
+        await worker.complete(await worker.workflow_task(), c.CompleteWorkflowExecution())
+        entry.forget_until(entry.durable_last_event_id)
+        held = shop.faults.hold("read_history", times=1)
+        asked = asyncio.ensure_future(shop.service.get_history(r.GetHistoryRequest(**W1)))
+        await until(lambda: held.held_count == 1)
+        await soon(shop.service.delete_workflow(DeleteWorkflowRequest(**W1)))
+        held.release()
+        with pytest.raises(RPCError, match="does not exist"):
+            await soon(asked)
+
+    await in_shop(check)
+
+
 LIFECYCLE_REGRESSIONS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "once-deleted-run-told": a_run_that_was_deleted_through_another_node_is_asked_for,
     "once-deleted-run-woken-for-ever": a_run_that_was_deleted_through_another_node_is_due,
     "once-due-again-and-again": a_run_is_due_whose_first_event_is_still_being_read,
     "once-reset-leaves-a-child-held": a_run_is_reset_while_its_child_has_not_been_let_go,
     "once-two-resets-at-once": two_resets_read_the_same_run_at_once,
+    "once-page-of-a-deleted-run": a_run_is_deleted_while_a_page_of_it_is_read,
 }

@@ -47,7 +47,16 @@ class _Maker:
         self._numbers: Iterator[int] = itertools.count(1)
 
     def calls(self) -> list[Action]:
-        makers = (self._retried, self._timed_out, self._cron, self._parent, self._bounded, self._asked, self._many)
+        makers = (
+            self._retried,
+            self._timed_out,
+            self._cron,
+            self._parent,
+            self._bounded,
+            self._asked,
+            self._many,
+            self._together,
+        )
         share = self._chance.choice((0.3, 0.6, 1.0))
         calls: list[Action] = []
         for make in makers:
@@ -140,6 +149,16 @@ class _Maker:
             values = {"id": start.values["id"], "number": next(self._numbers)}
             calls.append(self._action(at=at, kind="signal", who=who, values=values))
         return calls
+
+    def _together(self) -> list[Action]:
+        """Timers that are due at one instant, and a signal that may come beside them."""
+        chance = self._chance
+        seconds = chance.choice((0.5, 3.0))
+        timers = [{"do": "sleep", "seconds": seconds, "value": 1} for _ in range(chance.choice((2, 5)))]
+        start = self._start("together", [{"do": "all", "steps": timers}, self._short()])
+        at = round(start.at + seconds * (0.9 + 0.2 * chance.random()), 4)
+        values = {"id": start.values["id"], "number": next(self._numbers)}
+        return [start, self._action(at=at, kind="signal", who=chance.randrange(3), values=values)]
 
     def _deletions(self, calls: list[Action]) -> list[Action]:
         """Somebody deletes what has closed, or has not."""

@@ -20,7 +20,9 @@ from tests.simulation.disks import StoreFaults
 from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
 from tests.simulation.misfortunes import with_misfortunes
 from tests.simulation.places import OTHER, named
+from tests.simulation.readers import with_readers
 from tests.simulation.wire import WireFaults
+from tests.simulation.zombies import with_zombies
 
 STEP_KINDS = (
     "act", "once", "local", "sleep", "all", "race", "wait", "child", "failing_child", "leave", "tell", "stop", "patch",
@@ -151,9 +153,9 @@ def make_plan(seed: int, store: str = "") -> Plan:
     if not plan.is_calm:
         plan = with_misfortunes(plan, Action)
     if seed % RESETS_SHARE == RESETS_SHARE - 1:
-        return with_resets(plan)
-    plan = with_lifecycles(plan, Action) if has_lifecycles(seed) else plan
-    return with_deploys(with_two_namespaces(with_starts_again(plan, Action)))
+        return with_readers(with_zombies(with_resets(plan), Action), Action)
+    plan = with_zombies(with_lifecycles(plan, Action) if has_lifecycles(seed) else plan, Action)
+    return with_readers(with_deploys(with_two_namespaces(with_starts_again(plan, Action))), Action)
 
 
 def with_two_namespaces(plan: Plan) -> Plan:

@@ -23,6 +23,7 @@ from tests.simulation.far_faults import FAR_FAULTS
 from tests.simulation.fault import Fault
 from tests.simulation.late_regressions import LATE_FAULTS
 from tests.simulation.lifecycle_faults import LIFECYCLE_FAULTS
+from tests.simulation.narrow_faults import NARROW_FAULTS
 from tests.simulation.store_regressions import STORE_FAULTS
 from tests.simulation.told_faults import TOLD_FAULTS
 from tests.simulation.waiting_faults import WAITING_FAULTS
@@ -546,6 +547,7 @@ FAULTS: tuple[Fault, ...] = (
     *TOLD_FAULTS,
     *LATE_FAULTS,
     *AGAIN_FAULTS,
+    *NARROW_FAULTS,
 )
 
 

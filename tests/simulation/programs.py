@@ -23,6 +23,10 @@ FAST_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=0.3), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=3)
 )
 ONCE = RetryPolicy(maximum_attempts=1)
+CANCELLATION = {
+    False: workflow.ActivityCancellationType.TRY_CANCEL,
+    True: workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
 
 
 @workflow.defn
@@ -116,6 +120,7 @@ class Program:
                 schedule_to_close_timeout=seconds_of(step, "schedule_to_close"),
                 schedule_to_start_timeout=seconds_of(step, "schedule_to_start"),
                 heartbeat_timeout=seconds_of(step, "heartbeat"), retry_policy=policy_of(step["retry"]),
+                cancellation_type=CANCELLATION[step.get("is_awaited", False)],
             )  # fmt: skip
         except ActivityError:
             if workflow.cancellation_reason() is not None:

@@ -10,7 +10,7 @@ must hold what was acknowledged (law 3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -40,6 +40,10 @@ class RunLog:
         self.version = 0
         self.status = WorkflowExecutionStatus.RUNNING
         self.events: list[e.Event] = []
+        self.noted_in: list[int] = []
+        """Of each event: the change of the store (`Record.changes`) that made it durable."""
+        self.opened_in = self.closed_in = self.deleted_in = 0
+        """The changes by which it began, closed, and was deleted; 0 for what has not happened."""
         self.state_bytes = b""
         self.items: dict[tuple[int, int], PendingItem] = {}
         self.closed_at = 0.0
@@ -54,6 +58,14 @@ class RunLog:
     @property
     def is_open(self) -> bool:
         return self.status.is_open
+
+    def was_there_in(self, change: int) -> bool:
+        """Whether the store held it right after this change."""
+        return self.opened_in <= change and not 0 < self.deleted_in <= change
+
+    def was_open_in(self, change: int) -> bool:
+        """Whether it was open right after this change."""
+        return self.opened_in <= change and not 0 < self.closed_in <= change
 
 
 class Record:
@@ -73,6 +85,8 @@ class Record:
         """By workflow id: the run that became durable last."""
         self.open_runs: dict[str, int] = {}
         self.commits = 0
+        self.changes = 0
+        """Commits and deletions, in their order: the clock of what is durable."""
         self.conflicts = 0
         self.broken: list[str] = []
         """Laws found broken in a callback that must not raise."""
@@ -85,6 +99,7 @@ class Record:
             self.conflicts += 1
             return
         self.commits += 1
+        self.changes += 1
         try:
             for write in unit:
                 self._note_write(write)
@@ -100,6 +115,7 @@ class Record:
                 raise LawBroken(f"law 1: run id {write.run_id} is given twice")
             run = self.runs[write.run_key] = self.by_run_id[write.run_id] = RunLog(write, len(self.runs))
             self.latest[run.workflow_id] = run
+            run.opened_in = self.changes
         if run.is_deleted:
             raise LawBroken(f"law 1: {run.workflow_id} was deleted, and is written")
         if write.expected_version != run.version:
@@ -112,6 +128,7 @@ class Record:
             self._note_events(run, list(e.decode_events(batch.events)), batch.first_event_id, batch.last_event_id)
         if run.is_open and not write.status.is_open:
             run.closed_at = self._time()
+            run.closed_in = self.changes
         run.status = write.status
         run.state_bytes = write.state
         for key in write.items_delete:
@@ -128,6 +145,7 @@ class Record:
         if self._now is not None and max(event.event_time for event in events) > (now := self._now()):
             raise LawBroken(f"law 8: of {events} one is stamped with a moment that is still to come: it is {now}")
         run.events += events
+        run.noted_in += [self.changes] * len(events)
 
     def _note_open(self, write: RunWrite) -> None:
         name = named(write.namespace, write.workflow_id)
@@ -144,7 +162,8 @@ class Record:
         run = self.runs[run_key]
         if run.is_open or run.is_deleted:
             self.broken.append(f"law 1: {run.workflow_id} was deleted, and was {run.status.value}")
-        run.is_deleted = True
+        self.changes += 1
+        run.is_deleted, run.deleted_in = True, self.changes
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -162,17 +181,40 @@ class Record:
             count += len(found)
         return count
 
-    def must_hold_cancel(self, workflow_id: str) -> bool:
-        """Whether a cancel request of this id that was answered has to be recorded, and is not: no run of it has come
-        to an end, so there was one to cancel."""
+    def moments(self, workflow_id: str, since: int, until: int) -> Iterator[tuple[int, list[RunLog]]]:
+        """From a change to another: the runs of this id that the store held, whenever that or their states changed."""
         runs = self.runs_of(workflow_id)
-        events = [
-            event for run in runs for event in (*run.events, *(run.state().buffered_events if run.is_open else ()))
-        ]
-        has_ended = any(
-            not run.is_open and not isinstance(run.events[-1], e.WorkflowExecutionContinuedAsNew) for run in runs
-        )
-        return not has_ended and not any(isinstance(event, e.WorkflowExecutionCancelRequested) for event in events)
+        changes = {change for run in runs for change in (run.opened_in, run.closed_in, run.deleted_in)}
+        for change in sorted({since, *(one for one in changes if since < one <= until)}):
+            yield change, [run for run in runs if run.was_there_in(change)]
+
+    def was_always_open(self, workflow_id: str, since: int, until: int) -> bool:
+        """Whether at every moment from a change to another some run of this id was open."""
+        moments = self.moments(workflow_id, since, until)
+        return all(any(run.was_open_in(change) for run in there) for change, there in moments)
+
+    def was_always_there(self, workflow_id: str, since: int, until: int) -> bool:
+        """Whether at every moment from a change to another the store held some run of this id."""
+        return all(there for _, there in self.moments(workflow_id, since, until))
+
+    def has_been_there(self, workflow_id: str, since: int, until: int) -> bool:
+        """Whether at any moment from a change to another the store held some run of this id."""
+        return any(there for _, there in self.moments(workflow_id, since, until))
+
+    def was_cancelled(self, workflow_id: str, request_id: str, since: int, until: int) -> bool:
+        """Whether a cancel request that was made after a change, and done before another, has been felt.
+
+        It is recorded, or met a run that had one already, or there was none that was open. One that was buffered for a
+        while is in history later than it was felt.
+        """
+        for run in self.runs_of(workflow_id):
+            buffered = run.state().buffered_events if run.is_open else ()
+            asked = [ev for ev in (*run.events, *buffered) if isinstance(ev, e.WorkflowExecutionCancelRequested)]
+            if any(event.request_id == request_id for event in asked):
+                return True
+            if asked and (run.is_open or run.closed_in >= since):
+                return True
+        return not self.was_always_open(workflow_id, since, until)
 
     def is_terminated(self, workflow_id: str, reason: str) -> bool:
         """Whether a run of this id was terminated for this reason."""

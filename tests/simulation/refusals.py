@@ -42,11 +42,13 @@ REFUSALS: Final[dict[str, frozenset[str]]] = {
     "reset": FIND | {"invalid_argument"},  # Of a run that has completed no workflow task.
     "delete": FIND | {"workflow_not_closed"},
     "complete": frozenset({"activity_not_found"}),  # It came too late, or a second time.
+    "report": frozenset({"activity_not_found", "invalid_argument"}),  # As cancelled, which nobody had asked for.
     "read": QUERY,
     "query": QUERY,
     "describe": FIND,
     "look": FIND,
     "history": FIND,
+    "pages": FIND,
 }
 
 UPDATES: Final = frozenset({"update", "write", "swap", "update_with_start"})

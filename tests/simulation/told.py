@@ -51,17 +51,20 @@ class Known(NamedTuple):
         run: The latest run; None when there was none.
         events: How long its history was.
         was_open: Whether it was open.
+        change: Of the store, right before.
     """
 
     run: RunLog | None
     events: int = 0
     was_open: bool = False
+    change: int = 0
 
     @staticmethod
     def of(record: Record, workflow_id: str) -> Known:
         """What is durable now."""
         run = record.latest.get(workflow_id)
-        return Known(None) if run is None else Known(run, len(run.events), run.is_open)
+        now = record.changes
+        return Known(None, change=now) if run is None else Known(run, len(run.events), run.is_open, now)
 
     def __str__(self) -> str:
         return "nothing" if self.run is None else f"run {self.run.run_id} with {self.events} events"
@@ -108,7 +111,7 @@ def _stranger(record: Record, call: Call) -> str:
 def _untrue_refusal(record: Record, call: Call) -> str:
     workflow_id, known = call.action.values["id"], call.known
     if any(run.is_deleted for run in record.runs_of(workflow_id)):
-        return ""  # What was forgotten is not there, and what came before it is the latest again.
+        return _untrue_after_deletion(record, call)
     match call.refusal:
         case "workflow_not_found":
             holds = known.run is None
@@ -122,6 +125,28 @@ def _untrue_refusal(record: Record, call: Call) -> str:
             holds = True
     now = [f"{run.run_id} {run.status.value}" for run in record.runs_of(workflow_id)]
     return "" if holds else f"law 11: {call} was refused as {call.refusal}; the store held {known}, and holds {now}"
+
+
+BY_RUN: Final = frozenset(
+    {"history", "pages", "look", "delete", "reset", "update", "write", "swap", "update_with_start"}
+)
+"""Calls that may name the run which they are about, and so miss it when others of its id are there."""
+
+
+def _untrue_after_deletion(record: Record, call: Call) -> str:
+    """Where runs were deleted: what was forgotten is not there, and what came before it is the latest again."""
+    workflow_id, since = call.action.values["id"], call.known.change
+    match call.refusal:
+        case "workflow_not_found":
+            holds = call.action.kind in BY_RUN or not record.was_always_there(workflow_id, since, record.changes)
+        case "workflow_already_completed":
+            holds = not record.was_always_open(workflow_id, since, record.changes)
+        case "workflow_already_started" | "workflow_not_closed":
+            moments = record.moments(workflow_id, since, record.changes)
+            holds = any(run.was_open_in(change) for change, there in moments for run in there)
+        case _:
+            holds = True
+    return "" if holds else f"law 11: {call} was refused as {call.refusal}; the store said otherwise all the while"
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

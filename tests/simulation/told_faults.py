@@ -46,8 +46,8 @@ TOLD_FAULTS: Final = (
         "result-of-the-last-but-one",
         "who asks for the end of a run that is over is told the event before it",
         "clew.engine.reading:Reader._page",
-        "self._events(entry, state.close_event_id, state.close_event_id)",
-        "self._events(entry, state.close_event_id - 1, state.close_event_id - 1)",
+        "self._all_events(entry, state.close_event_id, state.close_event_id)",
+        "self._all_events(entry, state.close_event_id - 1, state.close_event_id - 1)",
     ),
     Fault(
         "open-run-not-found",

@@ -61,6 +61,7 @@ class Wire:
         node: Gives the node at the other end: the one it had, if that serves, or another; None when none does.
         chance: Decides delays and faults.
         faults: Gives the present faults.
+        arrived: Told each call when it reaches a node; gives who is told the answer, unless that is a refusal.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Wire:
         node: Callable[[Node | None], Node | None],
         chance: random.Random,
         faults: Callable[[], WireFaults],
+        arrived: Callable[[str, Any], Callable[[Any], None]],
     ) -> None:
         self.loop = loop
         self.lane = lane
@@ -78,6 +80,7 @@ class Wire:
         self._last: Node | None = None
         self._chance = chance
         self._faults = faults
+        self._arrived = arrived
         self.epoch = 0
         """Grows with each cut: what was sent before never arrives after it."""
         self.is_cut = False
@@ -125,12 +128,13 @@ class Wire:
         """In the node's lane."""
         if epoch != self.epoch or self.is_cut or self.is_mute:
             return
+        heard = self._arrived(method, request)
         try:
             work = getattr(node.engine, method)(request)
         except RPCError as error:
             self._reply(epoch, number, None, error)
             return
-        asyncio.ensure_future(_awaited(work)).add_done_callback(lambda done: self._answered(epoch, number, done))
+        asyncio.ensure_future(_awaited(work, heard)).add_done_callback(lambda done: self._answered(epoch, number, done))
 
     def _answered(self, epoch: int, number: int, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
@@ -338,5 +342,7 @@ def _fail(answer: asyncio.Future[Any]) -> None:
         answer.set_exception(connection_lost())
 
 
-async def _awaited(work: Any) -> Any:
-    return await work
+async def _awaited(work: Any, heard: Callable[[Any], None]) -> Any:
+    value = await work
+    heard(value)
+    return value

@@ -16,6 +16,7 @@ import msgspec
 
 from clew.service.requests import ActivityTask
 from tests.simulation.afar import EarlyWire, FarWorker
+from tests.simulation.answers import Answers
 from tests.simulation.clients import Call, SimClient, value_of
 from tests.simulation.clock import SimClock
 from tests.simulation.deploys import DEFINITIONS, Deploys
@@ -85,6 +86,7 @@ class World:
         self.record = Record(SimClock(self.loop).now if has_one_time else None, self.loop.time)
         self.outside = Outside(ACCOUNTS, self.record, self.loop.time)
         self.outside.hand_over = self._hand_over
+        self.answers = Answers(self.record, self.outside)
         self.leases = Leases(self.loop.time, is_fleet=plan.nodes > 1, broken=self.record.broken)
         self.disk: Disk = SqliteDisk(self.loop)
         if plan.store == "model":
@@ -221,6 +223,10 @@ class World:
             told = {"id": name, "task": task, "result": result}
             action = Action(at=0.0, kind="complete", who=who, values=told)
             self.loop.post(self.loop.root, values["after"], self.call, action)
+        for late in values.get("late", ()) if task.attempt == 1 else ():
+            told = {"id": named(task.token.namespace, task.token.workflow_id), "task": task, "as": late["as"]}
+            action = Action(at=0.0, kind="report", who=self._calls_made, values=told)
+            self.loop.post(self.loop.root, late["after"], self.call, action)
 
     def is_over(self) -> bool:
         """Whether every call is answered and every run is closed."""
@@ -271,10 +277,11 @@ class World:
     def _note_try(self, call: Call) -> None:
         call.known = Known.of(self.record, call.action.values["id"])
         if call.tries == 1:
-            call.first_known = call.known
+            call.first_known, call.made_in = call.known, self.record.changes
 
     def _check_answer(self, call: Call) -> None:
         """What was told is true, and what was acknowledged is durable, at that moment (law 3)."""
+        call.heard_in = self.record.changes
         if broken := untrue(self.record, call):
             self.record.broken.append(broken)
         if not call.is_ok:
@@ -302,7 +309,7 @@ class World:
                 elif found and call.answer.outcome not in [event.outcome for event in found]:
                     missing = f"outcome {call.answer.outcome} of update {call.request_id}; recorded: {found}"
             case "cancel":
-                if record.must_hold_cancel(values["id"]):
+                if not record.was_cancelled(values["id"], call.request_id, call.made_in, call.heard_in):
                     missing = f"cancel request {call.request_id}"
             case "complete":
                 task = values["task"]
@@ -332,7 +339,7 @@ class World:
     def _wire(self, lane: Any, kind: type[Wire] = Wire) -> Wire:
         wire = kind(
             loop=self.loop, lane=lane, node=self._serving, chance=self.chance(f"wire:{lane.name}"),
-            faults=lambda: self.plan.wire_faults if self.has_faults else NO_WIRE_FAULTS,
+            faults=lambda: self.plan.wire_faults if self.has_faults else NO_WIRE_FAULTS, arrived=self.answers.arrived,
         )  # fmt: skip
         self.wires.append(wire)
         return wire
@@ -375,7 +382,7 @@ class World:
         for namespace in self.namespaces if self.plan.inside else ():
             start_inside(
                 node, chance=self.chance(named(namespace, f"inside.{node.name}")), outside=self.outside,
-                cached_runs=self.plan.cached_runs, slots=self.plan.slots, namespace=namespace,
+                answers=self.answers, cached_runs=self.plan.cached_runs, slots=self.plan.slots, namespace=namespace,
             )  # fmt: skip
 
     def _node_died(self, site: _Site) -> None:

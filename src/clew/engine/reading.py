@@ -64,10 +64,10 @@ class Reader:
         if request.close_event_only:
             if state.is_open or last < state.close_event_id:
                 return GetHistoryResponse(run_id=state.run_id, next_event_id=last + 1)
-            events = await self._events(entry, state.close_event_id, state.close_event_id)
+            events = await self._all_events(entry, state.close_event_id, state.close_event_id)
             return GetHistoryResponse(run_id=state.run_id, events=tuple(events))
         end = min(last, request.from_event_id + request.events_max - 1)
-        events = await self._events(entry, request.from_event_id, end)
+        events = await self._all_events(entry, request.from_event_id, end)
         # A close that is decided but not yet durable is still to come.
         is_growing = state.is_open or last < state.close_event_id
         more = end < last or (is_growing and request.wait_new_event)
@@ -107,6 +107,17 @@ class Reader:
             first = events[0]
             assert isinstance(first, WorkflowExecutionStarted), "event 1 starts the run"
             entry.started_event = first
+
+    async def _all_events(self, entry: RunEntry, first: int, last: int) -> list[Event]:
+        """Durable events, each of them.
+
+        Raises:
+            RPCError: ``workflow_not_found``: the run was deleted while they were read.
+        """
+        events = await self._events(entry, first, last)
+        if len(events) < last - first + 1:
+            raise not_found(entry.state.namespace, entry.state.workflow_id, entry.state.run_id)
+        return events
 
     async def _events(self, entry: RunEntry, first: int, last: int) -> list[Event]:
         if last < first:
