@@ -88,3 +88,9 @@ async def test_what_one_caller_sends_fails_no_commit_with_others_in_it() -> None
             assert (await answer).started
     finally:
         await client.close()
+
+
+def test_a_history_that_is_not_in_order_is_not_replayed() -> None:
+    target = TARGETS["history_replay"]
+    with pytest.raises(ValueError, match="Event 3 of the history of 'w' has the number 1"):
+        target.read(target.examples[0].replace(b'"event_id":3,', b'"event_id":1,'))

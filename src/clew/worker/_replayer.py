@@ -253,6 +253,7 @@ class Replayer:
 
     def _make_machine(self, history: WorkflowHistory, options: MachineOptions | None = None) -> WorkflowMachine:
         started = history.started
+        _check_order(history)
         definition = self._definitions.get(started.workflow_type) or self._definitions.get(None)
         if definition is None:
             known = ", ".join(sorted(name for name in self._definitions if name is not None)) or "none"
@@ -283,6 +284,16 @@ class Replayer:
         return WorkflowHistory(
             history.workflow_id, [rewrite(event, lambda _: next(decoded)) for event in history.events]
         )
+
+
+def _check_order(history: WorkflowHistory) -> None:
+    """Events are numbered without gaps from 1: a file that somebody edited may have others."""
+    for position, event in enumerate(history.events, 1):
+        if event.event_id != position:
+            raise ValueError(
+                f"Event {position} of the history of {history.workflow_id!r} has the number {event.event_id}. "
+                "Expected: all events from 1 on, in order; export it again."
+            )
 
 
 async def _only(history: WorkflowHistory) -> AsyncGenerator[WorkflowHistory, None]:
