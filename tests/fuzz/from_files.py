@@ -52,12 +52,14 @@ def _address(address: str) -> None:
         (parse_target, ValueError), (parse_address, StoreIncompatible), (to_path, StoreError),
         (stores.name_of, ValueError),
     ):  # fmt: skip
+        if read is to_path and stores.is_shared(address):
+            continue  # it never gets such a one
         said = ""
         try:
             read(address)
         except refusal as error:
             said = str(error)
-        if address.startswith(f"postgresql://user:{_PASSWORD}@"):
+        if address.startswith(f"postgresql://user:{_PASSWORD}@") and address.count(_PASSWORD) == 1:
             assert _PASSWORD not in said, read
     with contextlib.suppress(StoreIncompatible):
         parse_address(address).driver_options()
