@@ -1,4 +1,5 @@
-"""Faults in what tells runs of one workflow id apart, in one namespace or two, planted like those of ``planted``.
+"""Faults in what tells runs of one workflow id apart, and in what code is told of old runs, planted like
+those of ``planted``.
 
 Owns: `AGAIN_FAULTS`, and `AGAIN_REGRESSIONS`, as those of ``regressions``. Never: plants them.
 """
@@ -56,6 +57,14 @@ AGAIN_FAULTS: Final = (
         "clew.engine.runs:RunCache.get_open",
         "run_key = self._open_by_id.get((namespace, workflow_id))",
         "run_key = next((key for (_, name), key in self._open_by_id.items() if name == workflow_id), None)",
+    ),
+    # --- code that changes while runs are open
+    Fault(
+        "patched-for-old-runs",
+        "code is told that a run has a patch which went past it before there was one",
+        "clew.replay.runtime:WorkflowRuntime.patched",
+        "answer = not self.is_replaying_now or patch_id in self.recorded_patches",
+        "answer = True",
     ),
     Fault(
         "once-start-uses-a-start-that-loses",

@@ -117,14 +117,24 @@ def _changing(program: dict[str, Any], chance: random.Random, numbers: Iterator[
         if chance.random() < 0.4:
             steps.append(_change(chance, numbers))
         if chance.random() < 0.2:
-            pause = round(chance.random() * seconds * 0.3, 3)
-            steps.append({"do": "sleep", "seconds": pause, "value": 1, "name": f"d{next(numbers)}"})
+            steps.append(_pause(chance, numbers, seconds * 0.3))
         if "program" in step:
             step = {**step, "program": _changing(step["program"], chance, numbers, seconds)}
         if "steps" in step:
             step = {**step, "steps": [one for one in step["steps"] if one["do"] != "patch"]}
         steps.append(step)
-    return {**program, "steps": [*steps, _change(chance, numbers)] if chance.random() < 0.5 else steps}
+    if chance.random() < 0.5:
+        # The same change before and after a deployment, which has to be taken alike.
+        change = _change(chance, numbers)
+        again = {**change, "name": f"d{next(numbers)}"}
+        steps = [change, _pause(chance, numbers, seconds * 0.6), *steps, again]
+    return {**program, "steps": steps}
+
+
+def _pause(chance: random.Random, numbers: Iterator[int], seconds: float) -> dict[str, Any]:
+    return {
+        "do": "sleep", "seconds": round(chance.random() * seconds, 3), "value": 1, "name": f"d{next(numbers)}",
+    }  # fmt: skip
 
 
 def _change(chance: random.Random, numbers: Iterator[int]) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def _change(chance: random.Random, numbers: Iterator[int]) -> dict[str, Any]:
     return {
         "do": "change",
         "name": f"d{number}",
-        "id": f"change{chance.randrange(4)}",
+        "id": f"change{chance.randrange(2)}",
         "value": 7_000 + number,
         "seconds": chance.choice((0.001, 0.05)),
         "takes": chance.choice((0.0, 0.05)),
