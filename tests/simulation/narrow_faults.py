@@ -25,6 +25,13 @@ NARROW_FAULTS: Final = (
         "if len(events) < last - first + 1:",
         "if False:",
     ),
+    Fault(
+        "activity-waits-since-the-start",
+        "who asks about a run is told that an activity waits since the run began",
+        "clew.engine.describe:_activity",
+        "scheduled_time=activity.scheduled_time,",
+        "scheduled_time=state.start_time,",
+    ),
     # --- attempts that have lost their lease
     Fault(
         "stale-heartbeat-counts",

@@ -41,6 +41,7 @@ CHILD_ENDS: Final = (
     e.ChildWorkflowExecutionTerminated,
 )
 SIGNAL_ENDS: Final = (e.ExternalWorkflowExecutionSignaled, e.SignalExternalWorkflowExecutionFailed)
+CANCEL_ENDS: Final = (e.ExternalWorkflowExecutionCancelRequested, e.RequestCancelExternalWorkflowExecutionFailed)
 TASK_ENDS: Final = (e.WorkflowTaskCompleted, e.WorkflowTaskFailed, e.WorkflowTaskTimedOut)
 
 
@@ -215,11 +216,11 @@ def _facts(events: list[e.Event], told: WorkflowDescription) -> Iterable[tuple[s
         yield "pending activities", (), told.pending_activities
         yield "pending timers", (), told.pending_timers
         return
-    activities = {(event.event_id, event.activity_id) for event in _activities(events)}
+    activities = {(event.event_id, event.activity_id, event.event_time) for event in _activities(events)}
     yield (
         "pending activities",
         activities,
-        {(one.scheduled_event_id, one.activity_id) for one in told.pending_activities},
+        {(one.scheduled_event_id, one.activity_id, one.scheduled_time) for one in told.pending_activities},
     )
     timers = {(event.event_id, event.timer_id, _due(event)) for event in _timers(events)}
     yield "pending timers", timers, {(one.started_event_id, one.timer_id, one.due_time) for one in told.pending_timers}
@@ -239,6 +240,8 @@ def _lines(events: list[e.Event]) -> Iterable[str]:
     yield from (f"update {update_id} " for update_id in _updates(events))
     for event in _left(events, e.SignalExternalWorkflowExecutionInitiated, SIGNAL_ENDS, "initiated_event_id"):
         yield f"delivery of a signal to workflow {event.workflow_execution.workflow_id!r}"
+    for event in _left(events, e.RequestCancelExternalWorkflowExecutionInitiated, CANCEL_ENDS, "initiated_event_id"):
+        yield f"delivery of a cancel request to workflow {event.workflow_execution.workflow_id!r}"
     if _has_task(events):
         yield "workflow task"
 
