@@ -111,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True):
     def is_calm(self) -> bool:
         """Whether nothing goes wrong, apart from what chance does to the order and the pace of things."""
         is_sound = self.store_faults == StoreFaults() and self.wire_faults == WireFaults()
-        return is_sound and not self.faults and not self.leases_lie
+        return is_sound and not self.faults and not self.leases_lie and not self.deploys
 
 
 def make_plan(seed: int, store: str = "") -> Plan:

@@ -41,8 +41,8 @@ REFUSALS: Final[dict[str, frozenset[str]]] = {
     "end_cron": MESSAGE,
     "reset": FIND | {"invalid_argument"},  # Of a run that has completed no workflow task.
     "delete": FIND | {"workflow_not_closed"},
-    "complete": frozenset({"activity_not_found"}),  # It came too late, or a second time.
-    "report": frozenset({"activity_not_found", "invalid_argument"}),  # As cancelled, which nobody had asked for.
+    "complete": FIND | {"activity_not_found"},  # It came too late, or a second time.
+    "report": FIND | {"activity_not_found", "invalid_argument"},  # As cancelled, which nobody had asked for.
     "read": QUERY,
     "query": QUERY,
     "describe": FIND,
