@@ -4,10 +4,10 @@ Owns: `Answers`. Never: asks the engine, nor waits for the client to hear, which
 
 How it works: the wire tells of each call when it reaches a node, and is given who is told the answer. A page of a
 history is compared with the durable events of its run: it gives them as they are, without a gap, and nothing else (law
-3), and no fewer than anybody was told of before the call came: in a page, by a description, or as his own signal that
-was taken (more may be durable, while no node has heard that it is). Of a worker's report it is noted on arrival whether
-the store had given its attempt up: another attempt is in its place, or the activity or its run is over. Such a report
-is refused (law 6). Any other that is taken has its effect in the store before its sender hears of it (law 3).
+3). How many of them is not judged: a node may not have heard yet that more are durable. Of a worker's report it is
+noted on arrival whether the store had given its attempt up: another attempt is in its place, or the activity or its run
+is over. Such a report is refused (law 6). Any other that is taken has its effect in the store before its sender hears
+of it (law 3).
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from clew.model.events import WorkflowExecutionSignaled
 from clew.model.inputs import TaskToken
 from clew.service.requests import GetHistoryRequest, GetHistoryResponse
 from tests.simulation.outside import Outside
-from tests.simulation.places import named
 from tests.simulation.record import CLOSES, Record, RunLog
 
 Heard = Callable[[Any], None]
@@ -42,8 +40,6 @@ class Answers:
     def __init__(self, record: Record, outside: Outside) -> None:
         self._record = record
         self._outside = outside
-        self._told: dict[str, int] = {}
-        """By run id: the last event that anybody was told of."""
         self.pages = 0
         self.stale_reports = 0
 
@@ -53,20 +49,7 @@ class Answers:
             return self._page_of(request)
         if method in REPORTS and isinstance(request.token, TaskToken):
             return self._report_of(method, request)
-        if method == "describe_workflow":
-            return lambda told: self._note_told(told.info.run_id, told.info.history_length)
-        if method == "signal_workflow":
-            return lambda _: self._note_signal(named(request.namespace, request.workflow_id), request.request_id)
         return _let_be
-
-    def _note_told(self, run_id: str, event_id: int) -> None:
-        self._told[run_id] = max(event_id, self._told.get(run_id, 0))
-
-    def _note_signal(self, workflow_id: str, request_id: str) -> None:
-        for run in self._record.runs_of(workflow_id):
-            for event in run.events:
-                if isinstance(event, WorkflowExecutionSignaled) and event.request_id == request_id:
-                    self._note_told(run.run_id, event.event_id)
 
     def _complain(self, text: str) -> None:
         self._record.broken.append(text)
@@ -74,14 +57,10 @@ class Answers:
     # --- pages of histories -----------------------------------------------------------------------------------------
 
     def _page_of(self, request: GetHistoryRequest) -> Heard:
-        known = dict(self._told)
-
         def heard(page: GetHistoryResponse) -> None:
             run = self._record.by_run_id.get(page.run_id)
             self.pages += 1
-            if page.events:
-                self._note_told(page.run_id, page.events[-1].event_id)
-            if wrong := _wrong_page(request, page, run, known.get(page.run_id, 0)):
+            if wrong := _wrong_page(request, page, run):
                 self._complain(f"{wrong} (asked: {request}; told: {page.next_event_id=} {page.events})")
 
         return heard
@@ -125,8 +104,8 @@ class Answers:
         return pending is not None and pending.attempt > token.attempt
 
 
-def _wrong_page(request: GetHistoryRequest, page: GetHistoryResponse, run: RunLog | None, known: int) -> str:
-    """What is wrong with a page of a run, of which so many events were told before it was asked for."""
+def _wrong_page(request: GetHistoryRequest, page: GetHistoryResponse, run: RunLog | None) -> str:
+    """What is wrong with a page of a run."""
     if run is None:
         return f"law 3: events of run {page.run_id} were told, of which the store holds none"
     if request.run_id and page.run_id != request.run_id:
@@ -140,13 +119,9 @@ def _wrong_page(request: GetHistoryRequest, page: GetHistoryResponse, run: RunLo
         return "" if is_end or not page.events else f"law 3: event {first} was told as the end of {run.workflow_id}"
     if (page.events and first != request.from_event_id) or len(page.events) > request.events_max:
         return f"law 3: events {first}-{last} of {run.workflow_id} were told, which nobody asked for"
-    if last < min(known, request.from_event_id + request.events_max - 1):
-        return f"linearizability: {run.workflow_id} was told to event {last}, and somebody to event {known} before"
     has_more = page.next_event_id == last + 1
     if page.next_event_id and not has_more:
         return f"law 3: after event {last} of {run.workflow_id} it is to go on at {page.next_event_id}"
-    if not page.next_event_id and last < known:
-        return f"law 3: {run.workflow_id} was said to end with event {last}, and has {known}"
     if not page.next_event_id and request.wait_new_event and type(run.events[last - 1]) not in CLOSES:
         return f"law 3: {run.workflow_id} was said to end with event {last}, which is no close"
     return ""
