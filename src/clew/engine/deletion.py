@@ -41,10 +41,13 @@ class Deletions:
         """
         namespace, workflow_id = request.namespace, request.workflow_id
         entry = await self._locator.find(namespace, workflow_id, request.run_id)
-        run_id = entry.state.run_id
-        if entry.unsettled_count:
-            # Its end may be on its way to the store at this moment.
+        while entry.unsettled_count:
+            # Its end may be on its way to the store at this moment; or its start, which may lose: then it never was.
             await self._wait_settled(entry)
+            if not entry.is_discarded:
+                break
+            entry = await self._locator.find(namespace, workflow_id, request.run_id)
+        run_id = entry.state.run_id
         outcome = await self._store.delete_run(entry.shard, entry.run_key)
         if outcome is Deletion.NOT_FOUND:
             raise not_found(namespace, workflow_id, run_id)
