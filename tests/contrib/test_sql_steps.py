@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -165,6 +166,49 @@ def test_a_commit_within_the_block_is_told_then_and_later(database: sqlite3.Conn
     with pytest.raises(StepError, match=r"begun but not ended.*Find out whether it took effect"), database:
         lite.run_once(database, commits, key="k1")
     assert count(database) == 1
+
+
+def _numbered() -> dict[Any, Any]:
+    return {1: 2}
+
+
+def _dated() -> date:
+    return "2020-01-01"  # type: ignore[return-value]
+
+
+def _paired() -> Any:
+    return (1, 2)
+
+
+@pytest.mark.parametrize("body", [_numbered, _dated, _paired])
+def test_a_result_that_its_annotation_would_read_as_another_is_refused(
+    database: sqlite3.Connection, body: Callable[[], Any]
+) -> None:
+    with pytest.raises(StepError, match="a repeat would be given"), database:
+        lite.run_once(database, body, key="k1")
+
+
+def _whole() -> float:
+    return 3  # type: ignore[return-value]
+
+
+@dataclass(eq=False)
+class _Unequal:
+    name: str
+
+
+def _own() -> _Unequal:
+    return _Unequal("a")
+
+
+@pytest.mark.parametrize("body", [_whole, _own])
+def test_a_result_that_a_repeat_reads_as_the_same_is_taken(
+    database: sqlite3.Connection, body: Callable[[], Any]
+) -> None:
+    with database:
+        lite.run_once(database, body, key="k1")
+    with database:
+        lite.run_once(database, body, key="k1")
 
 
 def test_without_a_transaction_a_step_is_refused(tmp_path: Path, database: sqlite3.Connection) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from clew import activity, workflow
 from clew.client import Client, WorkerDeploymentHandle
+from clew.client._request_check import checked
 from clew.common import PinnedVersioningOverride, RetryPolicy, WorkerDeploymentVersion
 from clew.model.rejection import RejectionCode
 from clew.service.errors import RPCError
-from clew.service.requests import StartWorkflowRequest
+from clew.service.requests import DescribeWorkflowRequest, StartWorkflowRequest
 from clew.worker import Worker
 from tests.cases.harness import QUEUE, engine, eventually, settled, within, worker
 
@@ -224,6 +225,32 @@ async def test_a_call_with_a_value_of_another_type_is_refused_and_nothing_is_sto
     async with engine(database=database) as client:
         assert list(await client.list_worker_deployments()) == []
         assert (await client.get_workflow_handle("w").describe()).id == "w"
+
+
+class SafeText(str):
+    """As frameworks have it."""
+
+
+class Count(int):
+    pass
+
+
+async def test_text_and_numbers_of_subclasses_are_taken_as_what_they_are() -> None:
+    async with await Client.connect("sqlite::memory:") as client:
+        await client.start_workflow(Plain.run, True, id="safe", task_queue=QUEUE)
+        handle = client.get_workflow_handle(SafeText("safe"))
+        description = await handle.describe()
+        assert description.id == "safe"
+        named = client.get_workflow_handle("safe", run_id=SafeText(description.run_id))
+        assert (await named.describe()).run_id == description.run_id
+        listed = [run.id async for run in client.list_workflows(SafeText("WorkflowId = 'safe'"), limit=Count(1))]
+        assert listed == ["safe"]
+        await handle.cancel(reason=SafeText("no longer wanted"))
+        await handle.terminate(reason=SafeText("at once"))
+        [last] = [event async for event in handle.fetch_history_events()][-1:]
+        assert getattr(last, "reason", None) == "at once"
+    with pytest.raises(TypeError, match=r"^describe: .*object.* - at `\$\.run_id`"):
+        checked("describe", DescribeWorkflowRequest(namespace="default", workflow_id="safe", run_id=object()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from clew.client._request_check import check_request
+from clew.client._request_check import checked
 from clew.exceptions import RestrictedWorkflowAccessError
 from clew.model.option_types import check_durations
 from clew.model.rejection import Rejection, RejectionCode
@@ -56,7 +56,7 @@ async def call_service(
     """
     if in_workflow():
         refuse_in_workflow(getattr(method, "__name__", "a call"))
-    check_request(getattr(method, "__name__", "a call"), request)
+    request = checked(getattr(method, "__name__", "a call"), request)
     if timeout is None:
         try:
             return await connection.call(method, request)

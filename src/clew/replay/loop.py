@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import math
 import sys
 from asyncio import events as asyncio_events
@@ -417,3 +418,24 @@ def _refused_method(name: str, remedy: str) -> Callable[..., NoReturn]:
 
 for _name, _remedy in _REFUSED.items():
     setattr(WorkflowLoop, _name, _refused_method(_name, _remedy))
+
+
+_interrupted: WorkflowLoop | None = None
+"""The loop whose activation a garbage collection interrupts, one at a time in a process."""
+
+
+def _stand_aside(phase: str, info: dict[str, int]) -> None:
+    """Let a collection find no workflow: a coroutine that another run has dropped in a cycle is closed by it, and what
+    its ``finally`` asks for must not be taken for a command of the run that is active by chance."""
+    global _interrupted
+    if phase == "start":
+        loop = asyncio._get_running_loop()
+        if type(loop) is WorkflowLoop:
+            _interrupted = loop
+            _set_running_loop(None)
+    elif _interrupted is not None:
+        _set_running_loop(_interrupted)
+        _interrupted = None
+
+
+gc.callbacks.append(_stand_aside)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, final
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +23,10 @@ TABLE_DEFAULT: Final = "clew_steps"
 KEY_CHARS_MAX: Final = 255
 _SHOWN_CHARS: Final = 100
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
+
+_PLAIN_TYPES: Final = frozenset(
+    (type(None), bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID)
+)
 
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _DDL: Final[dict[Dialect, str]] = {
@@ -147,13 +154,31 @@ def encode_result(step: Step, result_type: Any | None) -> str:
             f"({error}). A repeat could not be given it, so it is undone. Correct the annotation of what the step "
             "returns, or result_type."
         ) from error
-    if result_type is None and (type(repeated) is not type(step.result) or repeated != step.result):
+    if not _is_same(repeated, step.result):
+        said = "since nothing says its type" if result_type is None else "by the type that it is said to give"
         raise StepError(
-            f"Step {step.key} gave {_short(step.result)}, but a repeat would be given {_short(repeated)}, since "
-            "nothing says its type; so it is undone. Annotate what the step returns (a lambda cannot be), or pass "
-            f"result_type={type(step.result).__name__}."
+            f"Step {step.key} gave {_short(step.result)}, but a repeat would be given {_short(repeated)}, {said}; so "
+            "it is undone. Annotate what the step returns (a lambda cannot be), or pass "
+            f"result_type={type(step.result).__name__}; or return what JSON can say."
         )
     return bytes(to_stored(payload)).decode()
+
+
+def _is_same(repeated: Any, given: Any) -> bool:
+    """Whether nobody could tell what a repeat is given from what the first attempt was."""
+    if type(repeated) is type(given):
+        return repeated == given or not _is_plain(given)
+    return isinstance(given, (int, float)) and isinstance(repeated, (int, float)) and repeated == given
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether values of its type, and of what it holds, equal each other when they are the same, as those of a class of
+    the user need not."""
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(held) for key, held in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN_TYPES and value == value
 
 
 def decode_done(key: str, text: str | None, result_type: Any | None, table: str) -> Step:
