@@ -6,10 +6,10 @@ Owns: `Step` and the DDL. Never: a connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, cast, final
 from uuid import UUID
 
 import msgspec
@@ -175,9 +175,10 @@ def _is_plain(value: Any) -> bool:
     """Whether values of its type, and of what it holds, equal each other when they are the same, as those of a class of
     the user need not."""
     if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(held) for key, held in value.items())
+        items = cast("dict[Any, Any]", value)
+        return all(map(_is_plain, items)) and all(map(_is_plain, items.values()))
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
+        return all(map(_is_plain, cast("Iterable[Any]", value)))
     return type(value) in _PLAIN_TYPES and value == value
 
 
