@@ -74,6 +74,13 @@ AGAIN_FAULTS: Final = (
         "races < 0",
     ),
     Fault(
+        "once-signal-with-start-of-a-start-that-loses",
+        "a signal with start is refused, as there is no such workflow, when it met a run whose start has lost",
+        "clew.engine.engine:Engine.signal_with_start",
+        "(RejectionCode.WORKFLOW_ALREADY_COMPLETED, RejectionCode.WORKFLOW_NOT_FOUND)",
+        "(RejectionCode.WORKFLOW_ALREADY_COMPLETED,)",
+    ),
+    Fault(
         "once-update-of-a-start-that-loses",
         "an update is refused, as there is no such workflow, when it met a run whose start has lost",
         "clew.engine.updates:UpdateDesk._following",

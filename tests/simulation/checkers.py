@@ -5,8 +5,9 @@ Owns: one function a law, over what was committed and what clients saw. Never: a
 How it works: `check_all` calls every function whose name begins with ``check_``, and the first that is not content
 raises `LawBroken`; those about time, attempts and what follows a run stand in ``lifecycle_checks`` and ``lag_checks``,
 those about what runs do to each other and about keys in ``chain_checks``, those about money in ``bank_check``, those
-about refusals in ``refusals``, and what has to be seen while it happens in ``record``, ``answers``, ``told``,
-``leases`` and ``parked``. The mutations of ``planted`` show that each of them can fail.
+about refusals in ``refusals``, those about lists in ``listing``, and what has to be seen while it happens in
+``record``, ``answers``, ``told``, ``leases`` and ``parked``. The mutations of ``planted`` show that each of them can
+fail.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.simulation.deploys import DEFINITIONS, check_deploys
 from tests.simulation.lag_checks import check_lags
 from tests.simulation.lifecycle_checks import LIFE_CHECKS
 from tests.simulation.linearize import NEVER, Operation, is_linearizable
+from tests.simulation.listing import check_listing
 from tests.simulation.programs import QUEUE, expected
 from tests.simulation.record import ACTIVITY_ENDS, LawBroken, RunLog
 from tests.simulation.refusals import check_refusals
@@ -491,13 +493,16 @@ def _has_step(program: dict[str, Any] | None, kinds: frozenset[str] | set[str]) 
     )
 
 
-APART = frozenset({"check_all", "check_bank", "check_lags", "check_refusals", "check_starts_again", "check_deploys"})
+APART = frozenset(
+    {"check_all", "check_bank", "check_lags", "check_listing", "check_refusals", "check_starts_again", "check_deploys"}
+)
 CHECKS: tuple[Callable[[World], None], ...] = (
     *(value for name, value in sorted(globals().items()) if name.startswith("check_") and name not in APART),
     *LIFE_CHECKS,
     *CHAIN_CHECKS,
     check_bank,
     check_lags,
+    check_listing,
     check_refusals,
     check_starts_again,
     check_deploys,

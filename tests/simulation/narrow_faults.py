@@ -32,6 +32,21 @@ NARROW_FAULTS: Final = (
         "scheduled_time=activity.scheduled_time,",
         "scheduled_time=state.start_time,",
     ),
+    # --- what lists show
+    Fault(
+        "upserts-not-listed",
+        "lists show the search attributes that a run was started with, whatever it has made of them",
+        "clew.engine.summary:visibility_of",
+        "attributes = state.search_attributes or None",
+        "attributes = None",
+    ),
+    Fault(
+        "lists-go-by-the-root-of-the-root",
+        "lists show a child as the root of its tree",
+        "clew.engine.summary:visibility_of",
+        "root_run_id=root.run_id if root else state.run_id,",
+        "root_run_id=state.run_id,",
+    ),
     # --- attempts that have lost their lease
     Fault(
         "stale-heartbeat-counts",

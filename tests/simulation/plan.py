@@ -18,6 +18,7 @@ from tests.simulation.ahead import is_early, with_early_tasks
 from tests.simulation.deploys import with_deploys
 from tests.simulation.disks import StoreFaults
 from tests.simulation.lifecycles import has_lifecycles, with_lifecycles
+from tests.simulation.listing import with_listing
 from tests.simulation.misfortunes import with_misfortunes
 from tests.simulation.places import OTHER, named
 from tests.simulation.readers import with_readers
@@ -153,9 +154,9 @@ def make_plan(seed: int, store: str = "") -> Plan:
     if not plan.is_calm:
         plan = with_misfortunes(plan, Action)
     if seed % RESETS_SHARE == RESETS_SHARE - 1:
-        return with_readers(with_zombies(with_resets(plan), Action), Action)
+        return with_listing(with_readers(with_zombies(with_resets(plan), Action), Action))
     plan = with_zombies(with_lifecycles(plan, Action) if has_lifecycles(seed) else plan, Action)
-    return with_readers(with_deploys(with_two_namespaces(with_starts_again(plan, Action))), Action)
+    return with_listing(with_readers(with_deploys(with_two_namespaces(with_starts_again(plan, Action))), Action))
 
 
 def with_two_namespaces(plan: Plan) -> Plan:

@@ -17,6 +17,7 @@ from typing import Any
 from clew import workflow
 from clew.common import RetryPolicy
 from clew.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError
+from tests.simulation.listing import changes_after
 
 QUEUE = "simulation"
 FAST_RETRY = RetryPolicy(
@@ -55,6 +56,8 @@ class Program:
                 more = {"signals": self.signals, "order": self.order, "updates": self.updates}
                 workflow.continue_as_new({**rest, **more})
             self.total += await self.do(step)
+            if program.get("is_listed"):
+                workflow.upsert_search_attributes(changes_after(position, step["do"]))
         await workflow.wait_condition(workflow.all_handlers_finished)
         return {"total": self.total, "signals": self.signals, "order": self.order, "updates": self.updates}
 

@@ -27,7 +27,7 @@ from clew.core.state import ExecutionState
 from clew.core.transition import ITEM_ACTIVITY, ITEM_CANCEL, ITEM_CHILD, ITEM_SIGNAL, ITEM_TIMER, ITEM_UPDATE
 from clew.model import events as e
 from clew.model.limits import LIMITS_DEFAULT
-from clew.model.payload import ENCODING_KEY, StoredPayload, from_stored
+from clew.model.payload import ENCODING_KEY, JSON_PLAIN, StoredPayload, from_stored
 from clew.model.policies import VersioningBehavior, WorkflowExecutionStatus
 
 Touched: TypeAlias = "tuple[int, int] | None"
@@ -368,8 +368,12 @@ def _cancel_settled(
 
 def is_null_payload(payload: StoredPayload) -> bool:
     """Whether the payload is a null, or an empty list, which both delete a key of memo or search attributes."""
-    data = bytes(payload)
-    return data in _EMPTY_PAYLOADS or from_stored(payload).metadata.get(ENCODING_KEY) == _BINARY_NULL
+    if bytes(payload) in _EMPTY_PAYLOADS:
+        return True
+    whole = from_stored(payload)
+    encoding = whole.metadata.get(ENCODING_KEY)
+    # One that names a type beside its value, as search attributes do, is not stored as the bare value.
+    return encoding == _BINARY_NULL or (encoding == JSON_PLAIN and whole.data in _EMPTY_PAYLOADS)
 
 
 def _merge(target: dict[str, StoredPayload], changes: dict[str, StoredPayload]) -> None:

@@ -453,7 +453,8 @@ class Engine:
             try:
                 await answer
             except RPCError as error:
-                if error.code is not RejectionCode.WORKFLOW_ALREADY_COMPLETED:
+                # It has closed in between; or another start was about to make it, and has lost.
+                if error.code not in (RejectionCode.WORKFLOW_ALREADY_COMPLETED, RejectionCode.WORKFLOW_NOT_FOUND):
                     raise
             else:
                 return started.response

@@ -18,7 +18,7 @@ from clew.core.transition import Transition
 from clew.engine.locate import Locator
 from clew.engine.namespaces import Namespaces
 from clew.engine.runs import RunEntry
-from clew.engine.starts import Starter, StartExtras
+from clew.engine.starts import RACES_MAX, Starter, StartExtras
 from clew.engine.updates import UpdateDesk
 from clew.model.policies import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from clew.model.rejection import Rejection, RejectionCode
@@ -31,8 +31,12 @@ from clew.service.requests import (
     UpdateWorkflowRequest,
 )
 
-_GOING = (RejectionCode.WORKFLOW_ALREADY_COMPLETED, RejectionCode.WORKFLOW_CLOSING)
-"""What the open run says when it closes under the call."""
+_GOING = (
+    RejectionCode.WORKFLOW_ALREADY_COMPLETED,
+    RejectionCode.WORKFLOW_CLOSING,
+    RejectionCode.WORKFLOW_NOT_FOUND,
+)
+"""What is heard of the open run when it closes under the call, or was about to be made by a start that has lost."""
 
 
 class UpdatesWithStart:
@@ -52,11 +56,12 @@ class UpdatesWithStart:
                 with; then nothing was done, except that an update may be refused by a run that was open already.
         """
         _check(request)
-        try:
-            return await self._try(request)
-        except RPCError as error:
-            if error.code not in _GOING:
-                raise
+        for _ in range(RACES_MAX):
+            try:
+                return await self._try(request)
+            except RPCError as error:
+                if error.code not in _GOING:
+                    raise
         return await self._try(request)
 
     async def _try(self, request: UpdateWithStartRequest) -> UpdateWithStartResponse:
