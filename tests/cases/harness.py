@@ -249,10 +249,10 @@ class Process:
 
     def _end(self) -> None:
         self._process.wait(10)
-        for reader in self._readers:
+        for reader, stream in zip(self._readers, (self._process.stdout, self._process.stderr), strict=True):
             reader.join(5)
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
+            # Closed under a reader that waits, it would be waited for: a child of the process may hold the other end.
+            if stream is not None and not reader.is_alive():
                 stream.close()
 
 

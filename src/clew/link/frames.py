@@ -379,6 +379,10 @@ def decode_hello(data: bytes) -> Hello:
         raise _malformed("a greeting", data, error) from error
 
 
+_MAY_BE_ZERO: Final = frozenset({"release_seconds", "resume_seconds"})
+"""Of a node that gives a session up with its connection, as the owner of a SQLite file does."""
+
+
 def decode_greeting(data: bytes) -> Welcome | Refused:
     """Decode the first frame from a server.
 
@@ -391,8 +395,10 @@ def decode_greeting(data: bytes) -> Welcome | Refused:
         raise _malformed("an answer to a greeting", data, error) from error
     if isinstance(greeting, Welcome):
         for name, value in msgspec.structs.asdict(greeting.options).items():
-            if not 0 < value < math.inf:
-                raise LinkViolation(CutCode.MALFORMED, f"a node whose {name} is {value}; it is a number above 0")
+            may_be_zero = name in _MAY_BE_ZERO
+            if not (0 < value < math.inf or (may_be_zero and value == 0)):
+                least = "0 or more" if may_be_zero else "above 0"
+                raise LinkViolation(CutCode.MALFORMED, f"a node whose {name} is {value}; it is a number {least}")
     return greeting
 
 
