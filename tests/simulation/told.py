@@ -205,7 +205,9 @@ def _outdated(known: Known, run: RunLog, length: int) -> str:
 def _facts(events: list[e.Event], told: WorkflowDescription) -> Iterable[tuple[str, Any, Any]]:
     """What it is, what the history says of it, and what was told."""
     is_open = type(events[-1]) not in CLOSES
-    if not any(isinstance(event, e.WorkflowTaskFailed) and event.new_run_id == told.info.run_id for event in events):
+    resets = (event for event in events if isinstance(event, e.WorkflowTaskFailed))
+    seam = next((event for event in resets if event.new_run_id == told.info.run_id), None)
+    if seam is None:
         # A run that a reset made begins later than its copied events.
         yield "its start", events[0].event_time, told.info.start_time
     yield "its close", None if is_open else events[-1].event_time, told.info.close_time
@@ -216,7 +218,7 @@ def _facts(events: list[e.Event], told: WorkflowDescription) -> Iterable[tuple[s
         yield "pending activities", (), told.pending_activities
         yield "pending timers", (), told.pending_timers
         return
-    activities = {(event.event_id, event.activity_id, event.event_time) for event in _activities(events)}
+    activities = {(event.event_id, event.activity_id, _since(event, seam)) for event in _activities(events)}
     yield (
         "pending activities",
         activities,
@@ -230,6 +232,12 @@ def _facts(events: list[e.Event], told: WorkflowDescription) -> Iterable[tuple[s
     yield "pending updates", updates, updates & set(told.pending_updates)
     if _has_task(events):
         yield "a pending workflow task", True, told.pending_workflow_task is not None
+
+
+def _since(event: Any, seam: e.WorkflowTaskFailed | None) -> datetime:
+    """Since when an activity waits: one that a reset found without an end is scheduled anew by it."""
+    at: datetime = event.event_time
+    return at if seam is None or event.event_id > seam.event_id else max(at, seam.event_time)
 
 
 def _lines(events: list[e.Event]) -> Iterable[str]:
