@@ -79,9 +79,11 @@ async def test_a_process_that_comes_back_holds_nothing_of_runs_that_wait(tmp_pat
     empty = await _held_while_open(f"sqlite:{tmp_path}/empty.db", runs=0)
     store = f"sqlite:{tmp_path}/full.db"
     working = await _begin(store)
-    assert working["WorkflowMachine"] == RUNS, "the worker that has begun them has them cached"
+    # Whatever tests before this one have left in the process goes at any time.
+    assert working["WorkflowMachine"] >= RUNS, "the worker that has begun them has them cached"
     assert working["threads"] - empty["threads"] < RUNS // 4, "those of the pools, however many runs there are"
     full = await _held_while_open(store, runs=RUNS)
-    assert full["RunEntry"] == full["WorkflowMachine"] == 0
+    assert full["RunEntry"] - empty["RunEntry"] <= 0
+    assert full["WorkflowMachine"] - empty["WorkflowMachine"] <= 0
     assert full["coroutines"] - empty["coroutines"] < RUNS // 4
     assert full["threads"] - empty["threads"] < RUNS // 4
