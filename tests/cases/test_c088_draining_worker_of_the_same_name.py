@@ -125,6 +125,9 @@ async def drain(database: str, file: str) -> None:
         task = asyncio.create_task(one.run())
         await eventually(lambda: running, "it has a step", 20)
         shutdown = asyncio.create_task(one.shutdown())
+        for _ in range(3):
+            # What the worker has said before a call is answered has been heard before it.
+            await client.count_workflows()
         # New work while it drains: it must not take it.
         await client.start_workflow(OneStep.run, 0.0, id=f"late-{Path(file).name}", task_queue=QUEUE)
         Path(file).write_text("draining")
